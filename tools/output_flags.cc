@@ -11,9 +11,10 @@ void AddOutputFlags(CommandLine& line, std::vector<std::string>& tool_call_parse
             .target = &tool_call_parsers,
             .unit = "NAME",
             .group = output,
-            .help = "How the model writes calls of tools: granite, hermes, llama3_json, mistral, phi4_mini_json, "
-                    "qwen3_coder, none, or auto, "
-                    "which is what the chat template writes. ADAPTER=NAME is for one adapter. Repeatable",
+            .help =
+                "How the model writes calls of tools: gemma4, granite, hermes, llama3_json, mistral, phi4_mini_json, "
+                "qwen3_coder, none, or auto, "
+                "which is what the chat template writes. ADAPTER=NAME is for one adapter. Repeatable",
             .default_text = "auto",
             .one_value_each = true});
   line.Add({.names = "--reasoning-parser",
@@ -21,8 +22,10 @@ void AddOutputFlags(CommandLine& line, std::vector<std::string>& tool_call_parse
             .unit = "NAME",
             .group = output,
             .help = "How the model writes reasoning: qwen3 (between <think> and </think>), deepseek_r1 (the answer "
-                    "begins with reasoning even without <think>), none, or auto, which is qwen3 where the chat "
-                    "template knows reasoning. ADAPTER=NAME is for one adapter. Repeatable",
+                    "begins with reasoning even without <think>), gemma4, mistral (between tags of their own), "
+                    "openai_gptoss (in channels, "
+                    "calls too), none, "
+                    "or auto, which is what the chat template knows. ADAPTER=NAME is for one adapter. Repeatable",
             .default_text = "auto",
             .one_value_each = true});
 }

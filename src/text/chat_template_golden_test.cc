@@ -18,6 +18,8 @@ using json = nlohmann::ordered_json;
 
 const std::filesystem::path kGolden = LORAMUX_SOURCE_DIR "/tests/golden";
 const std::filesystem::path kTemplates = LORAMUX_SOURCE_DIR "/../shared/data/chat_templates";
+// Where make_chat_templates.py --collect puts those of families.
+const std::filesystem::path kFamilyTemplates = LORAMUX_SOURCE_DIR "/build/chat_templates";
 // `now` of the golden files, 2024-07-05T09:08:07, as transformers sees it without a time zone.
 constexpr std::int64_t kNow = 1'720'170'487;
 
@@ -95,15 +97,16 @@ TEST(ChatTemplateGolden, Sha256IsRight) {
   EXPECT_EQ(Sha256Hex(std::string(1000, 'a')), "41edece42d63e8d9bf515a9ba6932e1c20cbc9f5a5d134645adb5db1b9737ea3");
 }
 
-TEST(ChatTemplateGolden, PublishedTemplates) {
-  if (!std::filesystem::exists(kTemplates)) GTEST_SKIP() << "no chat templates in " << kTemplates;
-  const json golden = ReadGolden("chat_templates.json");
+// Compares what the templates of a folder make of all conversations.
+void ComparePublished(const char* name_of_golden, const std::filesystem::path& folder, std::size_t templates_expected,
+                      int least) {
+  const json golden = ReadGolden(name_of_golden);
   std::map<std::string, const json*> templates;
   std::map<std::string, std::string> sources;
   for (const json& entry : golden["templates"]) {
     const std::string file = entry["file"];
     templates[file] = &entry;
-    sources[file] = ReadAll(kTemplates / file);
+    sources[file] = ReadAll(folder / file);
     ASSERT_EQ(Sha256Hex(sources[file]), entry["sha256"].get<std::string>())
         << file << " has other content than the recorded digest";
   }
@@ -117,8 +120,18 @@ TEST(ChatTemplateGolden, PublishedTemplates) {
     EXPECT_TRUE(difference.empty()) << file << ", " << name << ": " << difference.substr(0, 300);
     ++compared;
   }
-  EXPECT_EQ(sources.size(), 17u);
-  EXPECT_GT(compared, 900);
+  EXPECT_EQ(sources.size(), templates_expected);
+  EXPECT_GT(compared, least);
+}
+
+TEST(ChatTemplateGolden, PublishedTemplates) {
+  if (!std::filesystem::exists(kTemplates)) GTEST_SKIP() << "no chat templates in " << kTemplates;
+  ComparePublished("chat_templates.json", kTemplates, 17, 900);
+}
+
+TEST(ChatTemplateGolden, FamilyTemplates) {
+  if (!std::filesystem::exists(kFamilyTemplates)) GTEST_SKIP() << "no chat templates in " << kFamilyTemplates;
+  ComparePublished("family_templates.json", kFamilyTemplates, 19, 1200);
 }
 
 TEST(ChatTemplateGolden, OwnTemplates) {

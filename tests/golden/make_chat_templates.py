@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Makes chat_templates.json (real chat templates, which are not in this repository: digests of what
-transformers renders) and own_templates.json (templates of this project, with the full text)."""
+"""Makes chat_templates.json and family_templates.json (real chat templates, which are not in this repository: digests of
+what transformers renders) and own_templates.json (templates of this project, with the full text)."""
 
 import argparse
 import datetime
 import hashlib
 import json
 import pathlib
+import shutil
 import sys
 
 from golden_common import HERE
@@ -22,6 +23,15 @@ from own_templates import SNIPPETS, TEMPLATES
 NOW = datetime.datetime(2024, 7, 5, 9, 8, 7)
 BOS, EOS = "<|bos|>", "<|eos|>"
 DEFAULT_TEMPLATES = HERE.parents[1].parent / "shared" / "data" / "chat_templates"
+COLLECTED = HERE.parents[1] / "build" / "chat_templates"
+# Published templates of families of models, by the package whose source has them: llama.cpp's models/templates (also
+# within the source of llama-cpp-python 0.3.36) and TRL's trl/chat_templates (1.16.0).
+FAMILY_TEMPLATES = {
+    "llama.cpp": ["HuggingFaceTB-SmolLM3-3B", "Mistral-Small-3.2-24B-Instruct-2506", "Qwen-QwQ-32B", "Qwen3-Coder",
+                  "Qwen3.5-4B", "google-gemma-4-31B-it", "ibm-granite-granite-3.3-2B-Instruct",
+                  "mistralai-Ministral-3-14B-Reasoning-2512", "openai-gpt-oss-120b"],
+    "trl": ["gemma3", "gemma4", "gemma4_v5", "llama3", "phi3", "qwen2_5_vl", "qwen3", "qwen3_5_nothink",
+            "qwen3_instruct_2507", "qwen3_vl"]}
 
 
 # Variables that one template cannot do without; a conversation's own come first.
@@ -153,6 +163,27 @@ def conversations():
     return cases
 
 
+def family_conversations():
+    """Those of all templates, and what the families' own switches change."""
+    call = msg("assistant", "", reasoning_content="I need the weather.",
+               tool_calls=[tool_call("get_weather", ARGS, "call12345")])
+    cases = conversations()
+
+    def add(name, messages, tools=None, **variables):
+        cases[name] = {"messages": messages, "tools": tools, "documents": None, "add_generation_prompt": True,
+                       "variables": variables}
+
+    add("enable_thinking_on", TURNS, enable_thinking=True)
+    add("thinking_on", TURNS, thinking=True)  # Granite
+    add("no_think_in_system", [msg("system", "Be brief. /no_think"), *TURNS])  # SmolLM3
+    add("reasoning_effort", TURNS, reasoning_effort="high")  # gpt-oss
+    for switch in (True, False):
+        name = "on" if switch else "off"
+        add(f"tools_thinking_{name}", [ASK], [WEATHER], enable_thinking=switch)
+        add(f"reasoned_call_thinking_{name}", [ASK, call, RESULT], [WEATHER], enable_thinking=switch)
+    return cases
+
+
 # --------------------------------------------------------------------------- rendering
 
 def tokenizer(template):
@@ -213,8 +244,16 @@ def with_template_variables(file_name, inputs):
     return {**inputs, "variables": {**TEMPLATE_VARIABLES.get(file_name, {}), **inputs["variables"]}}
 
 
-def make_chat_templates(folder, out):
-    inputs = conversations()
+def collect(llama_cpp, trl):
+    """Copies the families' templates to where the tests look for them."""
+    COLLECTED.mkdir(parents=True, exist_ok=True)
+    for source, folder in (("llama.cpp", llama_cpp), ("trl", trl)):
+        for name in FAMILY_TEMPLATES[source]:
+            shutil.copyfile(folder / f"{name}.jinja", COLLECTED / f"{source}-{name}.jinja")
+    print(f"{COLLECTED}: {len(list(COLLECTED.glob('*.jinja')))} templates")
+
+
+def make_chat_templates(folder, out, inputs):
     results, templates = {}, []
     for name, text in read_templates(folder).items():
         templates.append({"file": name, "sha256": hashlib.sha256(text.encode()).hexdigest(),
@@ -298,16 +337,21 @@ def main():
                              "beside the repository)")
     parser.add_argument("--show", nargs=2, metavar=("TEMPLATE", "CASE"),
                         help="print one rendering (TEMPLATE: part of the file's name) and write nothing")
+    parser.add_argument("--collect", nargs=2, type=pathlib.Path, metavar=("LLAMA_CPP_TEMPLATES", "TRL_TEMPLATES"),
+                        help="copy the families' templates into build/chat_templates, and write family_templates.json")
     parser.add_argument("--list", action="store_true", help="list the conversations and write nothing")
     parser.add_argument("--out", type=pathlib.Path, default=HERE, help="folder of the two JSON files")
     args = parser.parse_args()
     if args.show:
         show(args.templates, *args.show)
     elif args.list:
-        print("\n".join(conversations()))
+        print("\n".join(family_conversations()))
+    elif args.collect:
+        collect(*args.collect)
+        make_chat_templates(COLLECTED, args.out / "family_templates.json", family_conversations())
     else:
         make_own_templates(args.out / "own_templates.json")
-        make_chat_templates(args.templates, args.out / "chat_templates.json")
+        make_chat_templates(args.templates, args.out / "chat_templates.json", conversations())
 
 
 if __name__ == "__main__":

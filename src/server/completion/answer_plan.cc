@@ -5,12 +5,11 @@
 #include <fmt/format.h>
 
 #include "http/random_source.h"
+#include "server/output/channels.h"
 #include "server/output/forced_calls.h"
 
 namespace loramux {
 namespace {
-
-constexpr std::string_view kThinkTokens[] = {"<think>", "</think>"};
 
 // Nine letters and digits, which is what Mistral's chat templates accept.
 std::string ShortId() {
@@ -65,18 +64,20 @@ OutputFormats OutputFormatTable::Of(std::string_view adapter, const OutputFormat
 }
 
 std::unique_ptr<OutputParser> AnswerPlan::MakeParser() const {
+  if (reasoning != nullptr && reasoning->channels) return std::make_unique<ChannelParser>(offered);
   std::unique_ptr<OutputParser> answer;
   if (calls != nullptr) {
     answer = std::make_unique<CallParser>(*calls, offered);
   } else {
     answer = std::make_unique<ContentParser>();
   }
-  return reasons ? std::make_unique<ReasoningParser>(start, std::move(answer)) : std::move(answer);
+  if (reasoning == nullptr) return answer;
+  return std::make_unique<ReasoningParser>(start, std::move(answer), reasoning->tags);
 }
 
 std::vector<std::string_view> AnswerPlan::Tokens() const {
   std::vector<std::string_view> tokens;
-  if (reasons) tokens.assign(std::begin(kThinkTokens), std::end(kThinkTokens));
+  if (reasoning != nullptr) tokens.assign(reasoning->tokens.begin(), reasoning->tokens.end());
   tokens.insert(tokens.end(), call_tokens.begin(), call_tokens.end());
   return tokens;
 }
@@ -109,15 +110,21 @@ AnswerPlan PlanCalls(const OutputFormats& formats, CompletionRequest& request) {
 void PlanReasoning(const OutputFormats& formats, const CompletionRequest& request, const Tokenizer& tokenizer,
                    std::string_view prompt, AnswerPlan& plan) {
   if (formats.reasoning == nullptr) return;
-  const ThinkState state = request.chat.continue_final_message ? ThinkStateOfMessage(request.chat.final_message)
-                                                               : ThinkStateOfPrompt(prompt);
+  const ReasoningFormat& format = *formats.reasoning;
+  if (format.channels) {
+    if (!request.output) plan.reasoning = &format;  // what a grammar constrains has no headers
+    return;
+  }
+  const ThinkState state = request.chat.continue_final_message
+                               ? ThinkStateOfMessage(request.chat.final_message, format.tags)
+                               : ThinkStateOfPrompt(prompt, format.tags);
   if (state == ThinkState::kClosed) return;
-  const bool inside = state == ThinkState::kOpen || formats.reasoning->always_begins;
+  const bool inside = state == ThinkState::kOpen || format.always_begins;
   if (request.output) {
-    plan.prefix = PrefixBetween(tokenizer, kThinkTokens[0], kThinkTokens[1], inside);
+    plan.prefix = PrefixBetween(tokenizer, format.tokens.front(), format.tags.close, inside);
     if (!plan.prefix) return;
   }
-  plan.reasons = true;
+  plan.reasoning = &format;
   plan.start = inside ? ReasoningParser::Start::kInside : ReasoningParser::Start::kPerhaps;
 }
 

@@ -44,12 +44,12 @@ struct AnswerPlan {
   bool short_ids = false;  // ids of calls are short
   bool named = false;      // the request named the function: calling it is no news, so the finish reason is "stop"
   std::shared_ptr<const ToolSet> offered;
-  bool reasons = false;
+  const ReasoningFormat* reasoning = nullptr;  // null: no reasoning is looked for
   ReasoningParser::Start start = ReasoningParser::Start::kPerhaps;
   std::optional<FreePrefix> prefix;  // the reasoning, if the answer must match a grammar, which it need not
 
   // False: all text is content.
-  bool parses() const { return calls != nullptr || reasons; }
+  bool parses() const { return calls != nullptr || reasoning != nullptr; }
   // Returns a parser for one answer. REQUIRES: parses().
   std::unique_ptr<OutputParser> MakeParser() const;
   // Returns the tokens whose text the parser must see even if they are special.

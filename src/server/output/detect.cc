@@ -43,6 +43,7 @@ const ToolFormat* FormatOfCall(std::string_view text) {
   const std::string_view before = text.substr(0, value);
   const auto has = [before](std::string_view part) { return before.find(part) != std::string_view::npos; };
   if (has("<function=") && has("<parameter=")) return FindToolFormat("qwen3_coder");
+  if (has("<|tool_call>call:")) return FindToolFormat("gemma4");
   if (has("[TOOL_CALLS]")) return FindToolFormat("mistral");
   if (!has("\"name\"")) return nullptr;
   if (has("<tool_call>") && has("\"arguments\"")) return FindToolFormat("hermes");
@@ -66,13 +67,34 @@ const ToolFormat* DetectTools(const ChatTemplate& chat_template) {
   return FormatOfOffer(chat_template);
 }
 
-// A template for reasoning drops it from earlier answers, or opens it in the answer to come.
-bool Reasons(const ChatTemplate& chat_template) {
-  const std::string answer = fmt::format("<think>\n{}\n</think>\n\n{}", kThought, kAnswer);
+// A template for reasoning drops it from earlier answers, or speaks of its tags in the prompt of an answer to come: it
+// opens or closes reasoning there, or asks for it. Some do so only where a switch says it.
+bool Reasons(const ChatTemplate& chat_template, const ReasoningTags& tags) {
+  for (const Json& variables :
+       {Json::object(), Json{{"enable_thinking", false}}, Json{{"enable_thinking", true}}, Json{{"thinking", true}}}) {
+    Json context = {{"messages", Json::array({kUserMessage})}};
+    context.update(variables);
+    const std::string text = Rendered(chat_template, context, true);
+    if (text.find(tags.open) != std::string::npos || text.find(tags.close) != std::string::npos) return true;
+  }
+  const std::string answer = fmt::format("{}\n{}\n{}\n\n{}", tags.open, kThought, tags.close, kAnswer);
   const Json messages = Json::array({kUserMessage, {{"role", "assistant"}, {"content", answer}}, kUserMessage});
   const std::string text = Rendered(chat_template, {{"messages", messages}}, true);
-  if (ThinkStateOfPrompt(text) != ThinkState::kNone) return true;
   return text.find(kAnswer) != std::string::npos && text.find(kThought) == std::string::npos;
+}
+
+bool HasChannels(const ChatTemplate& chat_template) {
+  const Json answer = {{"role", "assistant"}, {"content", kAnswer}};
+  const Json context = {{"messages", Json::array({kUserMessage, answer, kUserMessage})}};
+  return Rendered(chat_template, context, true).find(fmt::format("<|channel|>final<|message|>{}", kAnswer)) !=
+         std::string::npos;
+}
+
+const ReasoningFormat* DetectReasoning(const ChatTemplate& chat_template) {
+  for (const ReasoningFormat& format : AllReasoningFormats()) {
+    if (format.channels ? HasChannels(chat_template) : Reasons(chat_template, format.tags)) return &format;
+  }
+  return nullptr;
 }
 
 Error UnknownParser(std::string_view flag, std::string_view found, const std::vector<std::string>& names) {
@@ -93,18 +115,18 @@ Result<OutputFormats> ChooseFormats(const ChatTemplate& chat_template, std::stri
     return UnknownParser("--reasoning-parser", reasoning_parser, ReasoningFormatNames());
   }
   if (tool_call_parser == "auto") formats.tools = DetectTools(chat_template);
-  if (reasoning_parser == "auto" && Reasons(chat_template)) formats.reasoning = FindReasoningFormat("qwen3");
+  if (reasoning_parser == "auto") formats.reasoning = DetectReasoning(chat_template);
   return formats;
 }
 
-ThinkState ThinkStateOfPrompt(std::string_view prompt) {
+ThinkState ThinkStateOfPrompt(std::string_view prompt, const ReasoningTags& tags) {
   prompt = prompt.substr(0, prompt.find_last_not_of(" \t\r\n") + 1);  // the sum is 0 for npos
-  if (prompt.ends_with("<think>")) return ThinkState::kOpen;
-  return prompt.ends_with("</think>") ? ThinkState::kClosed : ThinkState::kNone;
+  if (prompt.ends_with(tags.open)) return ThinkState::kOpen;
+  return prompt.ends_with(tags.close) ? ThinkState::kClosed : ThinkState::kNone;
 }
 
-ThinkState ThinkStateOfMessage(std::string_view message) {
-  const auto open = message.rfind("<think>"), close = message.rfind("</think>");
+ThinkState ThinkStateOfMessage(std::string_view message, const ReasoningTags& tags) {
+  const auto open = message.rfind(tags.open), close = message.rfind(tags.close);
   if (close != std::string_view::npos && (open == std::string_view::npos || close > open)) return ThinkState::kClosed;
   return open == std::string_view::npos ? ThinkState::kNone : ThinkState::kOpen;
 }

@@ -26,10 +26,10 @@ enum class ThinkState {
   kOpen,    // the prompt ends within the reasoning
   kClosed,  // the prompt ends behind the reasoning
 };
-// Returns it from a prompt that ends with the header of an answer: what ends with <think> is open, with </think>
-// closed.
-ThinkState ThinkStateOfPrompt(std::string_view prompt);
+// Returns it from a prompt that ends with the header of an answer: what ends with the first tag is open, with the
+// second closed.
+ThinkState ThinkStateOfPrompt(std::string_view prompt, const ReasoningTags& tags = {});
 // Returns it from a message that the model continues.
-ThinkState ThinkStateOfMessage(std::string_view message);
+ThinkState ThinkStateOfMessage(std::string_view message, const ReasoningTags& tags = {});
 
 }  // namespace loramux

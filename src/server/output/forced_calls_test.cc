@@ -73,7 +73,8 @@ TEST(ForcedCalls, ArgumentsAreObjects) {
         R"({"type":["object","null"]})"}) {
     auto tools = std::make_shared<ToolSet>();
     tools->Add("f", Json::parse(parameters));
-    for (const char* name : {"", "granite", "hermes", "llama3_json", "mistral", "phi4_mini_json", "qwen3_coder"}) {
+    for (const char* name :
+         {"", "gemma4", "granite", "hermes", "llama3_json", "mistral", "phi4_mini_json", "qwen3_coder"}) {
       const ToolFormat* format = FindToolFormat(name);
       const ForcedCalls any = ForceCalls(format, tools, /*parallel=*/true), named = ForceFunction(format, *tools, "f");
       const bool text = format != nullptr && format->text != nullptr;

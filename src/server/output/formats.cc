@@ -5,6 +5,7 @@
 namespace loramux {
 namespace {
 
+constexpr std::string_view kGemmaTokens[] = {"<|tool_call>", "<tool_call|>", "<|\"|>"};
 constexpr std::string_view kHermesTokens[] = {"<tool_call>", "</tool_call>"};
 constexpr std::string_view kGraniteTokens[] = {"<|tool_call|>", "<tool_call>"};
 constexpr std::string_view kPhiTokens[] = {"<|tool_call|>", "<|/tool_call|>"};
@@ -15,6 +16,7 @@ constexpr CallText kHermesText = {"<tool_call>\n{\"name\": ", ", \"arguments\": 
 constexpr CallText kLlamaText = {"{\"name\": ", ", \"parameters\": ", "}", "; "};
 
 const ToolFormat kToolFormats[] = {
+    {"gemma4", kGemmaTokens, &kGemmaCalls},
     {"granite", kGraniteTokens, &kGraniteCalls},
     {"hermes", kHermesTokens, &kHermesCalls, false, &kHermesText},
     {"llama3_json", kLlamaTokens, &kLlamaCalls, false, &kLlamaText},
@@ -23,7 +25,19 @@ const ToolFormat kToolFormats[] = {
     {"qwen3_coder", kHermesTokens, &kQwenCoderCalls},
 };
 
-constexpr ReasoningFormat kReasoningFormats[] = {{"deepseek_r1", /*always_begins=*/true}, {"qwen3"}};
+constexpr ReasoningTags kThinkTags = {"<think>", "</think>"};
+constexpr std::string_view kThinkTokens[] = {"<think>", "</think>"};
+constexpr std::string_view kGemmaThinkTokens[] = {"<|channel>", "<channel|>"};
+constexpr std::string_view kMistralThinkTokens[] = {"[THINK]", "[/THINK]"};
+constexpr std::string_view kChannelTokens[] = {"<|channel|>",   "<|message|>", "<|start|>", "<|end|>",
+                                               "<|constrain|>", "<|call|>",    "<|return|>"};
+constexpr ReasoningFormat kReasoningFormats[] = {
+    {"qwen3", kThinkTags, kThinkTokens},
+    {"deepseek_r1", kThinkTags, kThinkTokens, /*always_begins=*/true},
+    {"gemma4", {"<|channel>thought", "<channel|>"}, kGemmaThinkTokens},
+    {"mistral", {"[THINK]", "[/THINK]"}, kMistralThinkTokens},
+    {"openai_gptoss", {"<|channel|>analysis<|message|>", "<|end|>"}, kChannelTokens, false, /*channels=*/true},
+};
 
 template <class Formats>
 auto Find(const Formats& formats, std::string_view name) {
@@ -47,5 +61,7 @@ const ReasoningFormat* FindReasoningFormat(std::string_view name) { return Find(
 std::vector<std::string> ToolFormatNames() { return NamesOf(kToolFormats); }
 
 std::vector<std::string> ReasoningFormatNames() { return NamesOf(kReasoningFormats); }
+
+std::span<const ReasoningFormat> AllReasoningFormats() { return kReasoningFormats; }
 
 }  // namespace loramux

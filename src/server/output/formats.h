@@ -9,6 +9,7 @@
 
 #include "server/output/call_parser.h"
 #include "server/output/output_parser.h"
+#include "server/output/reasoning.h"
 #include "server/output/tool_set.h"
 
 namespace loramux {
@@ -30,10 +31,14 @@ struct ToolFormat {
   const CallText* text = nullptr;  // null: calls are more than text with JSON in it
 };
 
-// One way to write reasoning. All of them put it between <think> and </think>.
+// One way to write reasoning: between two tags, or in a channel of its own.
 struct ReasoningFormat {
-  std::string_view name;       // value of --reasoning-parser
+  std::string_view name;  // value of --reasoning-parser
+  ReasoningTags tags;
+  // Tokens that the parser must see. The first is that with which the first tag begins.
+  std::span<const std::string_view> tokens;
   bool always_begins = false;  // the answer begins with reasoning, even where neither prompt nor model opens it
+  bool channels = false;       // ChannelParser reads the answer, calls included
 };
 
 // Return the format of that name; null: there is none.
@@ -42,8 +47,11 @@ const ReasoningFormat* FindReasoningFormat(std::string_view name);
 // Return all names, in the order of the documentation.
 std::vector<std::string> ToolFormatNames();
 std::vector<std::string> ReasoningFormatNames();
+// All of them. Where a template speaks of several, the first is meant.
+std::span<const ReasoningFormat> AllReasoningFormats();
 
 // The grammars of the families; each in a file of its own.
-extern const CallGrammar kGraniteCalls, kHermesCalls, kLlamaCalls, kMistralCalls, kPhiCalls, kQwenCoderCalls;
+extern const CallGrammar kGemmaCalls, kGraniteCalls, kHermesCalls, kLlamaCalls, kMistralCalls, kPhiCalls,
+    kQwenCoderCalls;
 
 }  // namespace loramux

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "base/prng.h"
+#include "server/output/channels.h"
 #include "server/output/formats.h"
 #include "server/output/json_scanner.h"
 #include "server/output/python_call.h"
@@ -338,6 +339,70 @@ TEST(OutputParser, Reasoning) {
   EXPECT_EQ(read(Start::kPerhaps, "<think>"), "");
   EXPECT_EQ(read(Start::kPerhaps, "<think>a</think>\n\n<tool_call>{\"name\":\"ping\"}</tool_call>"), "(a)#ping{}.");
   EXPECT_EQ(Read(MakeThinking("plain", Start::kPerhaps), {"<think>a</think>b<think>"}), "(a)b<think>");
+
+  const auto read_of = [](const char* format, Start start, const std::string& text) {
+    const ReasoningTags& tags = FindReasoningFormat(format)->tags;
+    const std::string whole = Read(std::make_unique<ReasoningParser>(start, Make("gemma4"), tags), {text});
+    EXPECT_EQ(Read(std::make_unique<ReasoningParser>(start, Make("gemma4"), tags), Bytewise(text)), whole) << text;
+    return whole;
+  };
+  EXPECT_EQ(read_of("gemma4", Start::kPerhaps, "<|channel>thought\nHm.\n<channel|><|tool_call>call:ping{}<tool_call|>"),
+            "(Hm.)#ping{}.");
+  EXPECT_EQ(read_of("gemma4", Start::kInside, "Hm.<channel|>Yes."), "(Hm.)Yes.");
+  EXPECT_EQ(read_of("gemma4", Start::kPerhaps, "<|channel>other"), "<|channel>other");
+  EXPECT_EQ(read_of("gemma4", Start::kPerhaps, "<think>a</think>"), "<think>a</think>");
+  EXPECT_EQ(read_of("mistral", Start::kPerhaps, "[THINK]Hm.[/THINK]Yes."), "(Hm.)Yes.");
+}
+
+TEST(OutputParser, Gemma) {
+  Check("gemma4",
+        {{R"(<|tool_call>call:weather{city:<|"|>Zürich, {<CH>}<|"|>,days:2}<tool_call|>)",
+          R"(#weather{"city":"Zürich, {<CH>}","days":2}.)"},
+         {R"(So: <|tool_call>call:ping{}<tool_call|><|tool_call>call:a.b-c{x:true,y:-1.5e3}<tool_call|> Done.)",
+          R"(So:#ping{}.#a.b-c{"x":true,"y":-1500.0}. Done.)"},
+         {R"(<|tool_call>call:f{a:[1,<|"|>b<|"|>,[],{}],o:{<|"|>k: v<|"|>:None,z:null},t:plain text})",
+          R"(#f{"a":[1,"b",[],{}],"o":{"k: v":null,"z":null},"t":"plain text"}.)"},
+         {"<|tool_call>call:f{ a : <|\"|>\"q\"\n\\<|\"|> , b : False }", R"(#f{"a":"\"q\"\n\\","b":false}.)"},
+         {"<|tool_call>call:f{a:1", "<|tool_call>call:f{a:1"},
+         {"<|tool_call>call:f{a}<tool_call|>", "<|tool_call>call:f{a}<tool_call|>"},
+         {"<|tool_call>call:f{a:}", "<|tool_call>call:f{a:}"},
+         {"<|tool_call>call:{a:1}", "<|tool_call>call:{a:1}"},
+         {"<|tool_call>{\"name\": \"f\"}", "<|tool_call>{\"name\": \"f\"}"},
+         {"<|tool_call>call:f{a:1]", "<|tool_call>call:f{a:1]"},
+         {"<tool_call|>", "<tool_call|>"}});
+  const std::string deep = "<|tool_call>call:f{a:" + std::string(100, '[') + std::string(100, ']') + "}";
+  EXPECT_EQ(Read(Make("gemma4"), {deep}), deep);
+}
+
+TEST(OutputParser, Channels) {
+  const auto read = [](const std::string& text, bool cut = false, bool tools = true) {
+    const auto make = [&] { return std::make_unique<ChannelParser>(tools ? Tools() : nullptr); };
+    const std::string whole = Read(make(), {text}, cut);
+    EXPECT_EQ(Read(make(), Bytewise(text), cut), whole) << text;
+    for (std::size_t at = 1; at < text.size(); ++at) {
+      EXPECT_EQ(Read(make(), {text.substr(0, at), text.substr(at)}, cut), whole) << text << " at " << at;
+    }
+    return whole;
+  };
+  const std::string thought = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant";
+  EXPECT_EQ(read(thought + "<|channel|>final<|message|>Yes.<|return|>"), "(Hm.)Yes.");
+  EXPECT_EQ(read(thought + "<|channel|>final<|message|>Yes <|"), "(Hm.)Yes <|");
+  const std::string header = "<|channel|>commentary to=functions.weather <|constrain|>json<|message|>";
+  EXPECT_EQ(read(thought + header + R"({"city": "Ü"}<|call|>)"), R"((Hm.)#weather{"city":"Ü"}.)");
+  EXPECT_EQ(read(thought + header + R"({"city": "Ü"})"), R"((Hm.)#weather{"city":"Ü"}.)");
+  EXPECT_EQ(read(thought + header + R"({"city": "Ü")", true), R"((Hm.){"city": "Ü")");
+  EXPECT_EQ(read(thought + header + R"({"city": "Ü"})", false, false), R"((Hm.){"city": "Ü"})");
+  EXPECT_EQ(read(thought + header + "no json<|call|>"), "(Hm.)no json");
+  EXPECT_EQ(read(thought + " to=functions.ping<|channel|>commentary json<|message|><|call|>"), "(Hm.)#ping{}.");
+  EXPECT_EQ(read("<|channel|>commentary<|message|>First.<|end|><|start|>assistant" + header + "{}<|call|>"),
+            "First.#weather{}.");
+  EXPECT_EQ(read("Plain <|message|> text"), "Plain <|message|> text");
+  EXPECT_EQ(read("<|chan"), "<|chan");
+  EXPECT_EQ(read("<|channel|>analysis<|message|>cut", true), "(cut)");
+  EXPECT_EQ(read("<|channel|>analysis", true), "");
+  EXPECT_EQ(read(""), "");
+  const std::string long_header = "<|channel|>" + std::string(600, 'x');
+  EXPECT_EQ(Read(std::make_unique<ChannelParser>(nullptr), {long_header}), long_header);
 }
 
 // The parts from which hard texts are made.
@@ -352,6 +417,11 @@ const std::vector<std::string>& Parts() {
                                                  "}",
                                                  "{\"name\": \"ping\", \"arguments\": {\"a\": [1, \"é\\n\"]}}",
                                                  "\"name\":",
+                                                 "<|tool_call>",
+                                                 "<tool_call|>",
+                                                 "call:f{",
+                                                 "<|\"|>",
+                                                 "a:",
                                                  "[TOOL_CALLS]",
                                                  "[ARGS]",
                                                  "[CALL_ID]",
@@ -421,6 +491,7 @@ TEST(OutputParser, EachCutOfRightCalls) {
       {"mistral", R"(Ü [TOOL_CALLS] [{"name": "x", "arguments": {"a": "]"}}] [TOOL_CALLS]y[CALL_ID]1[ARGS]{})"},
       {"granite", R"(Ü <|tool_call|> [{"name": "x", "arguments": {"a": "]"}}] end)"},
       {"phi4_mini_json", R"(Ü functools[{"name": "x", "arguments": {"a": "]"}}] functional)"},
+      {"gemma4", R"(Ü <|tool_call>call:x{a:<|"|>}<tool_call|>é<|"|>,b:[{}]}<tool_call|>)"},
       {"qwen3_coder",
        "<tool_call>\n<function=weather>\n<parameter=city>\né\n\n</parameter>\n</function>\n</tool_call>"}};
   for (const auto& [format, text] : texts) {
@@ -503,9 +574,10 @@ TEST(PythonCall, ReadsLiterals) {
 }
 
 TEST(Formats, HaveNames) {
-  EXPECT_EQ(ToolFormatNames(),
-            (std::vector<std::string>{"granite", "hermes", "llama3_json", "mistral", "phi4_mini_json", "qwen3_coder"}));
-  EXPECT_EQ(ReasoningFormatNames(), (std::vector<std::string>{"deepseek_r1", "qwen3"}));
+  EXPECT_EQ(ToolFormatNames(), (std::vector<std::string>{"gemma4", "granite", "hermes", "llama3_json", "mistral",
+                                                         "phi4_mini_json", "qwen3_coder"}));
+  EXPECT_EQ(ReasoningFormatNames(),
+            (std::vector<std::string>{"qwen3", "deepseek_r1", "gemma4", "mistral", "openai_gptoss"}));
   EXPECT_EQ(FindToolFormat("x"), nullptr);
 }
 

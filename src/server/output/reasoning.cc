@@ -5,14 +5,9 @@
 #include "server/output/json_scanner.h"
 
 namespace loramux {
-namespace {
 
-constexpr std::string_view kThink = "<think>", kEndThink = "</think>";
-
-}  // namespace
-
-ReasoningParser::ReasoningParser(Start start, std::unique_ptr<OutputParser> answer)
-    : start_(start), answer_(std::move(answer)) {}
+ReasoningParser::ReasoningParser(Start start, std::unique_ptr<OutputParser> answer, ReasoningTags tags)
+    : tags_(tags), start_(start), answer_(std::move(answer)) {}
 
 void ReasoningParser::Push(std::string_view text, OutputEvents& events) {
   while (!text.empty() && state_ != State::kAnswer) {
@@ -34,9 +29,9 @@ void ReasoningParser::StepStart(char c, OutputEvents& events) {
   held_ += c;
   const std::size_t tag = held_.find_first_not_of(" \t\r\n");
   const std::string_view begun = tag == std::string::npos ? std::string_view() : std::string_view(held_).substr(tag);
-  if (kThink.starts_with(begun) && begun.size() < kThink.size()) return;
+  if (tags_.open.starts_with(begun) && begun.size() < tags_.open.size()) return;
   std::string held = std::exchange(held_, {});
-  if (begun.size() == kThink.size() && held.ends_with(kThink)) {
+  if (begun.size() == tags_.open.size() && held.ends_with(tags_.open)) {
     state_ = State::kReasoning;
     return;
   }
@@ -46,7 +41,7 @@ void ReasoningParser::StepStart(char c, OutputEvents& events) {
 
 void ReasoningParser::StepReasoning(char c, OutputEvents& events) {
   held_ += c;
-  while (!held_.empty() && !kEndThink.starts_with(held_)) {
+  while (!held_.empty() && !tags_.close.starts_with(held_)) {
     const char first = held_.front();
     held_.erase(0, 1);
     if (first == '\n') {
@@ -56,7 +51,7 @@ void ReasoningParser::StepReasoning(char c, OutputEvents& events) {
     any_ = true;
     events.Add(OutputEvent::Kind::kReasoning, std::exchange(space_, {}) + first);
   }
-  if (held_ != kEndThink) return;
+  if (held_ != tags_.close) return;
   held_.clear();
   state_ = State::kGap;
 }

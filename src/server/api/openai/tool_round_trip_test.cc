@@ -16,7 +16,9 @@ namespace {
 
 const std::filesystem::path kGolden = LORAMUX_SOURCE_DIR "/tests/golden";
 const std::filesystem::path kTemplates = LORAMUX_SOURCE_DIR "/../shared/data/chat_templates";
-constexpr std::int64_t kNow = 1'720'170'487;  // `now` of the golden files
+const std::filesystem::path kFamilyTemplates =
+    LORAMUX_SOURCE_DIR "/build/chat_templates";  // as in chat_template_golden_test
+constexpr std::int64_t kNow = 1'720'170'487;     // `now` of the golden files
 
 std::string ReadAll(const std::filesystem::path& path) {
   std::ifstream in(path, std::ios::binary);
@@ -59,9 +61,9 @@ std::string Difference(const Result<std::string>& rendered, const Json& expected
   return Sha256Hex(*rendered) == expected["sha256"] ? "" : *rendered;
 }
 
-TEST(ToolRoundTrip, PublishedTemplates) {
-  if (!std::filesystem::exists(kTemplates)) GTEST_SKIP() << "no chat templates in " << kTemplates;
-  const Json golden = Json::parse(ReadAll(kGolden / "chat_templates.json"));
+// Compares the conversations with calls, as clients send them, and returns how many.
+int CompareCalls(const char* name_of_golden, const std::filesystem::path& folder) {
+  const Json golden = Json::parse(ReadAll(kGolden / name_of_golden));
   const std::string special = Json{{"bos_token", golden["bos_token"]}, {"eos_token", golden["eos_token"]}}.dump();
   std::map<std::string, Json> variables;
   for (const Json& entry : golden["templates"]) variables[entry["file"]] = entry["variables"];
@@ -69,17 +71,30 @@ TEST(ToolRoundTrip, PublishedTemplates) {
   for (const Json& row : golden["results"]) {
     const std::string file = row["template"], name = row["conversation"];
     if (name != "tool_call" && name != "tool_call_no_tools" && name != "tool_call_last" && name != "tool_call_answer" &&
-        name != "tool_call_with_content" && name != "two_tool_calls" && name != "reasoning_field") {
+        name != "tool_call_with_content" && name != "two_tool_calls" && name != "reasoning_field" &&
+        !name.starts_with("reasoned_call")) {
       continue;
     }
-    const auto chat_template = ChatTemplate::Parse(ReadAll(kTemplates / file), special, file);
-    ASSERT_TRUE(chat_template.ok()) << file;
-    const std::string difference =
-        Difference(Rendered(*chat_template, golden["conversations"][name], variables[file]), row);
-    EXPECT_EQ(difference, "") << file << ", " << name;
+    const auto chat_template = ChatTemplate::Parse(ReadAll(folder / file), special, file);
+    EXPECT_TRUE(chat_template.ok()) << file;
+    if (!chat_template.ok()) continue;
+    const Json& conversation = golden["conversations"][name];
+    Json switches = variables[file];
+    switches.update(conversation["variables"]);
+    EXPECT_EQ(Difference(Rendered(*chat_template, conversation, switches), row), "") << file << ", " << name;
     ++compared;
   }
-  EXPECT_EQ(compared, 7 * 17);
+  return compared;
+}
+
+TEST(ToolRoundTrip, PublishedTemplates) {
+  if (!std::filesystem::exists(kTemplates)) GTEST_SKIP() << "no chat templates in " << kTemplates;
+  EXPECT_EQ(CompareCalls("chat_templates.json", kTemplates), 7 * 17);
+}
+
+TEST(ToolRoundTrip, FamilyTemplates) {
+  if (!std::filesystem::exists(kFamilyTemplates)) GTEST_SKIP() << "no chat templates in " << kFamilyTemplates;
+  EXPECT_EQ(CompareCalls("family_templates.json", kFamilyTemplates), 9 * 19);
 }
 
 TEST(ToolRoundTrip, OwnTemplateWithReasoning) {
