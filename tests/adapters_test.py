@@ -838,6 +838,50 @@ class FirstUse(WithFolder):
         server.stop()
 
 
+    def spoil(self, folder):
+        """Rewrites the weights in place: the file that the server has opened is another then."""
+        weights = folder / "adapter_model.safetensors"
+        size = weights.stat().st_size
+        with open(weights, "r+b") as file:
+            file.seek(size // 2)
+            file.write(bytes(size - size // 2))
+        weights.unlink()
+
+    def test_registered_adapters_answer_from_memory_whatever_becomes_of_their_files(self):
+        asked = {model: (prompt, answer) for model, prompt, answer in questions(1)}
+        for which, *flags in (("loaded",), ("registered", "--adapters-in-host", "registered"),
+                              ("always", "--adapters-in-host", "always"), ("preset", "--preset", "vllm-lora-fifo")):
+            reads = which != "loaded"
+            directory = self.top / which
+            directory.mkdir()
+            for name in ("reverse", "rot13"):
+                self.copy(name, f"{which}/{name}")
+            server = AdminServer(self.top, "--device-memory", "16MiB", "--host-memory", "64MiB", "--adapter-dir-eager",
+                                 *flags, adapter_dir=directory)
+            in_memory = lambda: server.metric("loramux:adapters", level="cpu")   # noqa: E731
+            self.assertEqual(server.load("live", self.copy("sort", f"{which}-live"))[0], 200)
+            wait_for(lambda: in_memory() == (3 if reads else 0), lambda: f"{which}: {in_memory()} adapters in memory")
+            self.assertEqual(server.metric("loramux:adapters", level="gpu"), 0)
+            for folder in (directory / "reverse", directory / "rot13", self.top / f"{which}-live"):
+                self.spoil(folder)
+            for model, task in (("reverse", "reverse"), ("rot13", "rot13"), ("live", "sort")):
+                prompt, answer = asked[task]
+                status, body = server.chat(model, prompt)
+                if reads:
+                    self.assertEqual((status, body["choices"][0]["message"]["content"]), (200, answer), which)
+                else:
+                    self.assertRegex(body["error"]["message"], "changed in place|became shorter")
+            # New content under an old name is read too.
+            self.assertEqual(server.load("live", self.copy("rot13", f"{which}-next"), load_inplace=True)[0], 200)
+            if reads:
+                reads_until_now = 4   # two of the directory, and two versions of `live`
+                wait_for(lambda: server.metric("loramux:adapter_disk_reads_total") == reads_until_now, "the new content")
+                wait_for(lambda: in_memory() == 1, "its copy")
+                self.spoil(self.top / f"{which}-next")
+            self.assertEqual(server.answer("live", asked["rot13"][0]), asked["rot13"][1])
+            server.stop()
+
+
 class Restarts(WithFolder):
     FLAGS = ("--device-memory", "16MiB", "--threads", "1", "--log-level", "warn")
 

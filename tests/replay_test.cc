@@ -32,6 +32,7 @@ struct Regime {
   bool by_profile = false;
   CountCached count_cached = CountCached::kEverywhere;
   bool overlaps = false;  // steps wait for layers of loads that begin with them, and have two adapters each
+  HostCopies host_copies = HostCopies::kLoaded;
 };
 
 // Costs as a profile might have them, with figures that have no short decimal form.
@@ -88,6 +89,7 @@ RuntimeOptions OptionsOf(const Regime& regime, FlightRecorder* recorder) {
   options.spec.max_batch_tokens = 96;
   options.spec.prefill_chunk = 24;
   options.spec.load_on_arrival = true;
+  options.spec.host_copies = regime.host_copies;
   options.spec.fairness.policy = regime.fairness;
   options.spec.fairness.weights = {{"heavy", 3}, {"light", 0.5}};
   options.transfer.bytes_per_second = regime.link_bytes_per_second;
@@ -344,9 +346,10 @@ INSTANTIATE_TEST_SUITE_P(
                     Regime{"chameleon_mlq", "chameleon", "mlq", "histogram", "proxy", FairnessPolicy::kNone, kSlowLink},
                     Regime{"vllm_residency", "vllm", "residency", "none", "none", FairnessPolicy::kNone, kSlowLink},
                     Regime{"vllm_lora", "vllm", "residency", "none", "none", FairnessPolicy::kNone, kSlowLink, false,
-                           CountCached::kEverywhere, true},
+                           CountCached::kEverywhere, true, HostCopies::kAlways},
                     Regime{"lru_fifo", "lru", "fifo", "none", "history", FairnessPolicy::kNone, kSlowLink},
-                    Regime{"fastlibra_sjf", "fastlibra", "sjf", "none", "history", FairnessPolicy::kVtc, kSlowLink},
+                    Regime{"fastlibra_sjf", "fastlibra", "sjf", "none", "history", FairnessPolicy::kVtc, kSlowLink,
+                           false, CountCached::kEverywhere, false, HostCopies::kRegistered},
                     Regime{"loramux_mlq_profile", "loramux", "mlq", "none", "history", FairnessPolicy::kVtc, kSlowLink,
                            true}),
     [](const auto& info) { return std::string(info.param.name); });

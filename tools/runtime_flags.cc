@@ -562,6 +562,22 @@ Result<std::shared_ptr<const AdapterVersion>> RegisterNamed(const RuntimeFlags& 
   return published;
 }
 
+// Registered adapters that the host tier has no room for are served nevertheless.
+void WarnOfHostTier(HostCopies which, const Runtime& runtime, const AdapterRegistry& registry,
+                    std::int64_t host_pages) {
+  if (which == HostCopies::kLoaded) return;
+  std::int64_t pages = 0;
+  const auto adapters = registry.List();
+  for (const auto& version : adapters) pages += version->layout.pages;
+  if (pages <= host_pages) return;
+  const std::int64_t page_bytes = runtime.geometry().page_bytes;
+  spdlog::warn(
+      "--adapters-in-host: the {} adapters take {}, and the host tier has {}: those that it has no room for are read "
+      "from "
+      "disk when requests ask for them; raise --host-memory",
+      adapters.size(), FormatBytes(pages * page_bytes), FormatBytes(host_pages * page_bytes));
+}
+
 // What an operator would not expect of a model like others.
 void LogPeculiarities(const Runtime& runtime) {
   const ModelConfig& config = runtime.config();
@@ -604,6 +620,7 @@ Result<std::unique_ptr<Runtime>> StartRuntime(const RuntimeFlags& flags, Adapter
   options.complete_adapter = std::move(complete);
   options.recorder = recorder;
   ASSIGN_OR_RETURN(const std::vector<NamedPath> adapters, AdaptersOf(flags));
+  const HostCopies host_copies = options.spec.host_copies;
   spdlog::info("served by: --cache {}, --schedule {}, --fairness {}, prompts {}", options.spec.cache,
                options.spec.queue, options.spec.fairness.policy == FairnessPolicy::kVtc ? "vtc" : "none",
                options.spec.chunked_prefill ? "in chunks" : "whole");
@@ -633,6 +650,7 @@ Result<std::unique_ptr<Runtime>> StartRuntime(const RuntimeFlags& flags, Adapter
       flags.model_dir, FormatBytes(runtime->weight_bytes()), FormatBytes(geometry.page_bytes), geometry.kv.page_tokens,
       stats.device.capacity_pages, FormatBytes(stats.device.capacity_pages * geometry.page_bytes),
       stats.host.capacity_pages, FormatBytes(stats.host.capacity_pages * geometry.page_bytes), adapters.size());
+  WarnOfHostTier(host_copies, *runtime, runtime->registry(), stats.host.capacity_pages);
   return runtime;
 }
 

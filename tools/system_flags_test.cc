@@ -181,6 +181,7 @@ TEST(IdleFlags, OfACacheRegime) {
   EXPECT_TRUE(idle("loramux", {"--score-time-unit"}) && idle("fastlibra-wos", {"--score-time-unit"}));
   EXPECT_FALSE(idle("fastlibra-wol", {"--score-time-unit"}));
   EXPECT_TRUE(idle("s-lora", {"--swap-out"}));
+  EXPECT_FALSE(idle("lru", {"--adapters-in-host"}));
   EXPECT_FALSE(idle("loramux", {"--swap-out"}));
   EXPECT_FALSE(idle("chameleon", score));
   EXPECT_FALSE(idle("fastlibra", swap) || idle("fastlibra", window) || idle("loramux", window));

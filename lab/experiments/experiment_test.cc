@@ -94,7 +94,7 @@ TEST(LoraBatching, CountsLaunchesAndBytes) {
 // A block of 7B is 32 tokens x 4,096 values x 2 bytes; its copy costs 6 us beside the bytes.
 TEST(FastLibraLoads, CopyBlocksAndStartInTheHostTier) {
   const SimulationJob job = MakeFastLibraCellJob({}, {.model = 0, .adapters = 20}, "vllm-waits", 1).value();
-  EXPECT_TRUE(job.options.adapters_in_host_tier);
+  EXPECT_EQ(job.options.preset.spec.host_copies, HostCopies::kRegistered);
   const PerformanceModel::Link& link = job.options.device.model.host_to_device;
   EXPECT_EQ(link.piece_bytes, 256 << 10);
   EXPECT_NEAR(link.OccupiedSeconds(2 << 20), (2 << 20) / 25.2e9 + 8 * 6e-6, 1e-7);

@@ -132,7 +132,8 @@ Result<SimulationJob> MakeFastLibraCellJob(const ExperimentContext& context, con
     link->piece_bytes = static_cast<double>(kFastLibraBlockTokens * 2 * model.KvWidth());
     link->per_piece = kFastLibraCopySeconds;
   }
-  job.options.adapters_in_host_tier = true;  // 3.2 and 6.1: adapters are swapped in from the main memory
+  job.options.preset.spec.host_copies =
+      HostCopies::kRegistered;  // 3.2 and 6.1: adapters are swapped in from the main memory
   job.load = {.requests = FastLibraRequests(context, rate, scenario),
               .rate = rate,
               .input_mean = cell.lengths * scenario.input,
@@ -190,7 +191,7 @@ Result<SimulationJob> MakeFastLibraJob(const ExperimentContext& context, FastLib
   ASSIGN_OR_RETURN(SimulationJob job, MakeFastLibraCellJob(context, cell, preset, 16));
   job.options.preset.spec.max_running = SystemSpec().max_running;
   job.load.max_output = 1024;
-  job.options.adapters_in_host_tier = false;
+  job.options.preset.spec.host_copies = HostCopies::kLoaded;  // as with the presets that it is compared with
   for (PerformanceModel::Link* link :
        {&job.options.device.model.host_to_device, &job.options.device.model.device_to_host})
     link->per_piece = 0;

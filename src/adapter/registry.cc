@@ -149,16 +149,15 @@ Result<VersionPtr> AdapterRegistry::Publish(VersionPtr version, bool replace) {
   {
     const std::lock_guard lock(mutex_);
     CHECK(!entries_.at(version->generation).retired);
-    const auto found = by_name_.find(version->name);
-    if (found == by_name_.end()) {
-      by_name_.emplace(version->name, version);
-      return version;
+    const auto [named, is_new] = by_name_.try_emplace(version->name, version);
+    if (!is_new && !replace) return NameTaken(version->name);
+    if (!is_new) {
+      old = std::exchange(named->second, version);
+      Retire(old->generation);
     }
-    if (!replace) return NameTaken(version->name);
-    old = std::exchange(found->second, version);
-    Retire(old->generation);
   }
-  if (options_.on_retire) options_.on_retire();
+  if (old != nullptr && options_.on_retire) options_.on_retire();
+  if (options_.on_publish) options_.on_publish(version);
   return version;
 }
 

@@ -86,6 +86,8 @@ class AdapterRegistry {
     // (AdapterFile::vectors); may be empty. Must be thread-safe.
     std::function<Status(AdapterFile&)> meet_base;
     Complete complete;  // may be empty
+    // Called after a version got its name, on the thread that published it; may be empty. It may be retired by then.
+    std::function<void(const std::shared_ptr<const AdapterVersion>&)> on_publish;
     // Called after a generation was retired, on the thread that retired it; may be empty.
     std::function<void()> on_retire;
   };

@@ -456,6 +456,123 @@ TEST(Retarget, ManyVersionsLeaveNothing) {
   w.ExpectNothingKept();
 }
 
+// ---- Registered adapters in the host tier (SystemSpec::host_copies) ----
+
+struct HostWorld : EngineWorld {
+  explicit HostWorld(HostCopies which, std::int64_t host_pages = 20, std::int64_t device_pages = 40)
+      : EngineWorld({.device_pages = device_pages,
+                     .host_pages = host_pages,
+                     .spec = {.host_copies = which},
+                     .max_model_len = 60}) {}
+  AdapterStats stats() const { return engine->Stats().adapters; }
+  void BeginReading() {
+    while (engine->Step()) {
+    }
+  }
+  // A request answers as with this adapter.
+  void ExpectAnswer(AdapterGeneration adapter) {
+    const RequestId id = *Submit({1, 2, 3}, adapter, 8);
+    Drain();
+    EXPECT_EQ(outcomes[id].tokens, ExpectedTokens(adapter, {1, 2, 3}, 8));
+  }
+};
+
+TEST(HostCopies, RegisteredAdaptersAreReadInTheirOrderAsFarAsThereIsRoom) {
+  for (const HostCopies which : {HostCopies::kLoaded, HostCopies::kRegistered, HostCopies::kAlways}) {
+    SCOPED_TRACE(static_cast<int>(which));
+    const bool reads = which != HostCopies::kLoaded;
+    HostWorld w(which);
+    const AdapterGeneration a = w.Load("a", 6);
+    for (const auto& [name, pages] : {std::pair("b", 6), {"too large beside them", 12}, {"d", 6}}) w.Load(name, pages);
+    w.Drain();
+    EXPECT_EQ(w.stats().host_resident, reads ? 3 : 0);
+    EXPECT_EQ(w.stats().disk_loads, reads ? 3 : 0);
+    EXPECT_EQ(w.stats().device_loads, 0);
+    w.ExpectAnswer(a);
+    EXPECT_EQ(w.stats().asked_in_host, reads ? 1 : 0);
+    EXPECT_EQ(w.stats().disk_loads, reads ? 3 : 1);
+    EXPECT_EQ(w.stats().device_loads, 1);
+    for (const char* name : {"b", "d"}) EXPECT_TRUE(w.registry.Remove(name).ok());
+    w.Drain();  // now the large one has room
+    EXPECT_EQ(w.stats().host_resident, reads ? 2 : 1);
+    EXPECT_EQ(w.stats().disk_loads, reads ? 4 : 1);
+  }
+}
+
+TEST(HostCopies, WithAlwaysNoLoadAndNoHistoryTakesTheirRoom) {
+  for (const HostCopies which : {HostCopies::kRegistered, HostCopies::kAlways}) {
+    SCOPED_TRACE(static_cast<int>(which));
+    HostWorld w(which, /*host_pages=*/12);
+    for (const char* name : {"a", "b"}) w.Load(name, 6);
+    w.Drain();
+    const AdapterGeneration x = w.Load("x", 6);
+    w.Drain();
+    EXPECT_EQ(w.stats().host_resident, 2);
+    w.ExpectAnswer(x);  // its load bypasses the tier, or takes the place of a copy
+    EXPECT_EQ(w.stats().host_evictions, which == HostCopies::kAlways ? 0 : 1);
+
+    HostWorld full(which, /*host_pages=*/8, /*device_pages=*/16);
+    for (TokenId first = 1; first <= 8; ++first) {
+      static_cast<void>(*full.Submit(std::vector<TokenId>(20, first), kBaseModel, 12));
+      full.Drain();
+    }
+    EXPECT_EQ(full.host->Stats().used(PageCategory::kKv), 8);
+    full.Load("a", 6);
+    full.Drain();
+    EXPECT_EQ(full.stats().host_resident, which == HostCopies::kAlways ? 1 : 0);
+  }
+}
+
+TEST(HostCopies, ARequestThatComesDuringTheReadGoesOnFromThere) {
+  HostWorld w(HostCopies::kRegistered);
+  const AdapterGeneration a = w.Load("a", 6), b = w.Load("b", 6);
+  w.BeginReading();
+  w.ExpectAnswer(a);
+  w.ExpectAnswer(b);
+  EXPECT_EQ(w.stats().disk_loads, 2);
+  EXPECT_EQ(w.stats().device_loads, 2);
+}
+
+TEST(HostCopies, AReadThatFailsHarmsWhoWaitsForItAlone) {
+  HostWorld w(HostCopies::kAlways);
+  int failures = 2;
+  w.transfer.set_fault(
+      [&](const TransferJob&) { return failures-- > 0 ? std::optional<Error>(IoError("injected")) : std::nullopt; });
+  const AdapterGeneration a = w.Load("a", 6);
+  w.Drain();
+  EXPECT_EQ(w.stats().load_failures, 1);
+  EXPECT_EQ(w.stats().host_resident, 0);
+  const AdapterGeneration b = w.Load("b", 6);
+  w.BeginReading();
+  const RequestId waits = *w.Submit({1}, b, 4);
+  w.Drain();
+  EXPECT_EQ(w.outcomes[waits].error, "injected");
+  EXPECT_EQ(w.stats().host_resident, 0);
+  w.ExpectAnswer(a);
+  w.ExpectAnswer(b);
+  EXPECT_EQ(w.stats().host_resident, 2);
+}
+
+TEST(HostCopies, WhatLosesItsNameLeavesAndTheNewContentIsRead) {
+  HostWorld w(HostCopies::kAlways, /*host_pages=*/8);
+  w.Load("a", 6);
+  w.BeginReading();
+  const AdapterGeneration next = w.Replace("a", 6);  // there is no room for both
+  w.Drain();
+  EXPECT_EQ(w.stats().host_resident, 1);
+  w.ExpectAnswer(next);
+  EXPECT_EQ(w.stats().disk_loads, 2);
+  EXPECT_TRUE(w.registry.Remove("a").ok());
+  w.Load("b", 6);
+  w.BeginReading();
+  EXPECT_TRUE(w.registry.Remove("b").ok());
+  w.Drain();
+  EXPECT_EQ(w.host->Stats().used(PageCategory::kAdapter), 0);
+  EXPECT_EQ(w.device->Stats().used(PageCategory::kAdapter), 0);
+  EXPECT_EQ(w.registry.held_generations(), 0u);
+  EXPECT_EQ(w.stats().known, 0);
+}
+
 // ---- Everything at random ----
 
 struct Asked {
@@ -480,6 +597,7 @@ void FuzzOnce(std::uint64_t seed, FuzzTotals& totals) {
   scheduler.cold_start_policy = seed % 2 == 0 ? ColdStartPolicy::kWait : ColdStartPolicy::kAuto;
   scheduler.reads_host_tier = seed % 4 < 3;
   scheduler.disk_by_layer = seed % 3 == 0;
+  scheduler.host_copies = static_cast<HostCopies>(seed % 5 % 3);
   const auto regime = static_cast<std::size_t>(prng.NextBelow(CacheRegimes().size()));
   // a page per millisecond: layer by layer
   World w(scheduler, CacheRegimes()[regime].name, seed % 2 == 0 ? 10e9 : 64 / 1e-3);

@@ -50,6 +50,7 @@ bool Engine::Impl::DrainInbox(TimeNs now) {
     accepting = inbox.accepting;
     hold = accepting ? inbox.hold : Hold::kNone;
     if (hold == Hold::kNone || inbox.cancel_all) arriving.swap(inbox.submitted);
+    registering.swap(inbox.registered);
     pinning.swap(inbox.pins);
     for (const RequestId id : inbox.cancelled) {
       if (EndHeld(id, now)) continue;
@@ -122,6 +123,17 @@ bool Engine::Impl::CollectRetired() {
     residency.Retire(generation);
   }
   return !retired.empty();
+}
+
+bool Engine::Impl::AddRegistered() {
+  const bool any = !registering.empty();
+  for (auto& version : registering) {
+    if (parts.registry->IsRetired(version->generation)) continue;  // that may have been collected before
+    observer.Registered(*version);
+    Register(std::move(version));
+  }
+  registering.clear();
+  return any;
 }
 
 bool Engine::Impl::CollectTransfers(TimeNs now) {
@@ -386,6 +398,12 @@ void Engine::Impl::AcquireAdapter(std::shared_ptr<const AdapterVersion> version)
   if (parts.registry->IsRetired(generation)) residency.Retire(generation);
 }
 
+void Engine::Impl::Register(std::shared_ptr<const AdapterVersion> version) {
+  const AdapterGeneration generation = version->generation;
+  residency.Add(std::move(version));
+  residency.Register(generation);
+}
+
 GenerationEvent& Engine::Impl::Finish(Sequence& sequence, FinishReason reason, TimeNs now, bool by_itself) {
   scheduler.Remove(&sequence, now, by_itself);
   if (sequence.adapter != kBaseModel) residency.Release(sequence.adapter);
@@ -507,6 +525,7 @@ bool Engine::StepAt(TimeNs now) {
   Impl& e = *impl_;
   bool progress = e.DrainInbox(now);
   progress |= e.CollectRetired();
+  progress |= e.AddRegistered();
   progress |= e.CollectTransfers(now);
   if (!e.CollectStep(now)) {
     progress |= e.scheduler.LoadForNewcomer(now);
@@ -531,15 +550,27 @@ std::optional<std::chrono::nanoseconds> Engine::TimeToNextMove() const {
   return std::chrono::nanoseconds(std::max<TimeNs>(0, *at - impl_->parts.clock->Now()));
 }
 
+void Engine::Register(std::shared_ptr<const AdapterVersion> version) {
+  if (impl_->options.spec.host_copies == HostCopies::kLoaded || impl_->parts.host->capacity_pages() == 0) return;
+  {
+    const std::lock_guard lock(impl_->inbox.mutex);
+    impl_->inbox.registered.push_back(std::move(version));
+  }
+  impl_->parts.wakeup->Signal();
+}
+
 bool Engine::PlaceInHost(std::shared_ptr<const AdapterVersion> version) {
   CHECK(!impl_->step_in_flight);
-  return impl_->residency.Add(std::move(version), /*in_host=*/true);
+  const bool placed = impl_->residency.Add(version, /*in_host=*/true);
+  impl_->Register(std::move(version));
+  return placed;
 }
 
 bool Engine::Idle() const {
   const std::lock_guard lock(impl_->inbox.mutex);
-  return impl_->inbox.submitted.empty() && impl_->inbox.pins.empty() && impl_->loading_pins.empty() &&
-         impl_->inbox.drops.empty() && impl_->drops.empty() && impl_->sequences.empty() && !impl_->step_in_flight &&
+  return impl_->inbox.submitted.empty() && impl_->inbox.registered.empty() && impl_->inbox.pins.empty() &&
+         impl_->loading_pins.empty() && !impl_->residency.reading_ahead() && impl_->inbox.drops.empty() &&
+         impl_->drops.empty() && impl_->sequences.empty() && !impl_->step_in_flight &&
          impl_->residency.Stats().loading == 0 && impl_->tiers.idle();
 }
 

@@ -51,9 +51,9 @@ struct EngineParts {
 };
 
 // Turns requests into tokens, one step at a time.
-// Thread safety: Submit, Cancel, SetPinned, SetHold, SetNextId, AbortAll, Retarget, DropHistory, Health, StopAccepting,
-// CancelAll, Stats, Snapshot and MaxSequenceTokens may be called on any thread; Step, TimeToNextMove, Idle and
-// CheckIntegrity only on one thread, the engine thread.
+// Thread safety: Submit, Cancel, SetPinned, Register, SetHold, SetNextId, AbortAll, Retarget, DropHistory, Health,
+// StopAccepting, CancelAll, Stats, Snapshot and MaxSequenceTokens may be called on any thread; Step, TimeToNextMove,
+// Idle and CheckIntegrity only on one thread, the engine thread.
 class Engine {
  public:
   // REQUIRES: max_model_len > 0, vocab_size > 0, and all parts.
@@ -78,9 +78,14 @@ class Engine {
   // unpins it.
   void SetPinned(std::shared_ptr<const AdapterVersion> version, bool pinned, std::function<void(Status)> done);
 
-  // Puts a whole copy of the adapter into the host tier, as if it had been read before. For simulations: the content is
-  // arbitrary. Call it on the engine thread, without a step in flight. False: the tier has no room, or the adapter is
-  // in a tier already.
+  // The adapter has a name. With SystemSpec::host_copies it is read into the host tier beside the steps; with
+  // HostCopies::kLoaded, or without a host tier, nothing happens. May be called for a generation that is retired
+  // meanwhile.
+  void Register(std::shared_ptr<const AdapterVersion> version);
+
+  // Registers the adapter, and puts a whole copy of it into the host tier, as if it had been read before. For
+  // simulations: the content is arbitrary. Call it on the engine thread, without a step in flight. False: the tier has
+  // no room, or the adapter is in a tier already.
   bool PlaceInHost(std::shared_ptr<const AdapterVersion> version);
 
   // Runs one iteration: drains the inbox, collects completions, plans, submits, publishes. Returns false if it did
@@ -89,7 +94,8 @@ class Engine {
   // How long to wait for the wakeup before the next Step, which may then move pages between the tiers ahead of demand.
   // No value: wait until signalled.
   std::optional<std::chrono::nanoseconds> TimeToNextMove() const;
-  // Whether there are no requests, no pin requests and no transfers in flight.
+  // Whether there are no requests, no pin requests, no adapters that Register was just called for, and no transfers in
+  // flight.
   bool Idle() const;
 
   // Not ok once the executor has lost its device: the reason. Then all requests have ended with it, or are about to,

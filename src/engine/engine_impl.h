@@ -37,6 +37,7 @@ struct Engine::Impl {
   // What other threads have posted since the last step.
   struct Inbox {
     std::mutex mutex;
+    std::vector<std::shared_ptr<const AdapterVersion>> registered;  // calls of Register
     std::vector<PinRequest> pins;
     std::map<AdapterGeneration, std::int64_t> kept_pages;  // pages of kept adapters; only the engine thread changes it
     std::vector<std::unique_ptr<Sequence>> submitted;
@@ -71,7 +72,8 @@ struct Engine::Impl {
   Inbox inbox;
   // looked up by id, never iterated for decisions
   std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences;
-  std::vector<std::unique_ptr<Sequence>> arriving;  // swapped with inbox.submitted
+  std::vector<std::unique_ptr<Sequence>> arriving;                 // swapped with inbox.submitted
+  std::vector<std::shared_ptr<const AdapterVersion>> registering;  // swapped with inbox.registered
   std::vector<std::pair<RequestId, FinishReason>> cancelling, cancelled_now;
   std::vector<Retargeting> retargetings;                         // in order
   std::vector<std::function<void(Result<std::int64_t>)>> drops;  // calls of DropHistory that await the step's end
@@ -143,6 +145,10 @@ struct Engine::Impl {
 
   // Takes over retired generations. They are dropped at once, or with their last request.
   bool CollectRetired();
+
+  // Takes over registered generations. After CollectRetired, so that a replay, whose registry knows before the step
+  // what is retired in it, decides alike.
+  bool AddRegistered();
 
   bool CollectTransfers(TimeNs now);
 
@@ -220,6 +226,8 @@ struct Engine::Impl {
 
   // A generation that was retired after the request was resolved is still served.
   void AcquireAdapter(std::shared_ptr<const AdapterVersion> version);
+
+  void Register(std::shared_ptr<const AdapterVersion> version);
 
   // ---- Pinned adapters ----
   void ApplyPin(PinRequest pin);

@@ -52,6 +52,8 @@ class EngineObserver {
   virtual void Ending() {}            // StopAccepting was called; repeated in each later step
   // The registry retired this generation.
   virtual void Retired(AdapterGeneration generation) {}
+  // Engine::Register, where a copy in the host tier is wanted. The generation is not retired.
+  virtual void Registered(const AdapterVersion& version) {}
   // The step saw `layers` layers of an arriving transfer (TransferJob::id) on the device. Reported in each step until
   // the transfer completes.
   virtual void SawLayers(std::uint64_t transfer, std::int32_t layers) {}

@@ -53,7 +53,8 @@ struct EngineWorld {
   ModeledTransfer transfer;
   ModeledExecutor modeled{&clock, {}, kTestVocab};
   std::unique_ptr<KvCheckingExecutor> executor;
-  AdapterRegistry registry{ModelConfig{}, {"base"}, {}};
+  AdapterRegistry registry{
+      ModelConfig{}, {"base"}, {.on_publish = [this](const auto& version) { engine->Register(version); }}};
   Wakeup wakeup;
   std::unique_ptr<Engine> engine;
   std::map<RequestId, Outcome> outcomes;

@@ -139,6 +139,13 @@ void FlightRecorder::Arrived(const Request& request, const AdapterVersion* versi
   current_.bytes += kItemBytes * 4 + request.tokens.size() * sizeof(TokenId);
 }
 
+void FlightRecorder::Registered(const AdapterVersion& version) {
+  if (!in_step_) return;
+  Know(version);
+  current_.step.registered.push_back(version.generation.value);
+  current_.bytes += kItemBytes;
+}
+
 void FlightRecorder::Pinned(const AdapterVersion& version, bool pinned) {
   if (!in_step_) return;
   Know(version);

@@ -55,6 +55,7 @@ class FlightRecorder final : public EngineObserver {
 
   // EngineObserver, on the engine thread.
   void StepBegan(TimeNs now) override;
+  void Registered(const AdapterVersion& version) override;
   void Arrived(const Request& request, const AdapterVersion* version) override;
   void Pinned(const AdapterVersion& version, bool pinned) override;
   void RetargetAsked(AdapterGeneration old, const AdapterVersion* next) override;

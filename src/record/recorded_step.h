@@ -28,7 +28,7 @@ struct RecordedSetup {
   bool moves_kv = false;                                          // keys and values move between the tiers
 };
 
-// An adapter version at its first appearance, in a request or a pin.
+// An adapter version at its first appearance: in a request, a registration or a pin.
 struct RecordedAdapter {
   AdapterGeneration generation;
   std::string digest;
@@ -121,6 +121,7 @@ struct RecordedStep {
   std::uint64_t number = 0;
   TimeNs now = 0;
   std::vector<RecordedAdapter> adapters;
+  std::vector<std::uint32_t> registered;  // generations (Engine::Register)
   std::vector<RecordedArrival> arrivals;
   std::vector<RecordedPin> pins;
   std::vector<std::uint64_t> cancellations;  // request ids
@@ -142,9 +143,9 @@ struct RecordedStep {
 
   // Whether the step has nothing that a later decision could depend on.
   bool empty() const {
-    return arrivals.empty() && pins.empty() && cancellations.empty() && retargets.empty() && renamings.empty() &&
-           !cancel_all && !ending && !drop_history && !hold && retired.empty() && completions.empty() &&
-           layers.empty() && !computed && !collected && tokens.empty() && !plan && moves.empty();
+    return registered.empty() && arrivals.empty() && pins.empty() && cancellations.empty() && retargets.empty() &&
+           renamings.empty() && !cancel_all && !ending && !drop_history && !hold && retired.empty() &&
+           completions.empty() && layers.empty() && !computed && !collected && tokens.empty() && !plan && moves.empty();
   }
 };
 

@@ -45,7 +45,8 @@ enum Section : std::uint64_t {
   kRetargets = 32768,
   kRenamings = 65536,
   kDropHistory = 131072,
-  kAllSections = 262143
+  kRegistrations = 262144,
+  kAllSections = 524287
 };
 
 template <typename T>
@@ -238,7 +239,7 @@ void PutMoves(std::string& out, const RecordedMoves& moves) {
 }
 RecordedMoves GetMoves(Cursor& in, std::uint32_t version) {
   RecordedMoves moves;
-  moves.reason = static_cast<MoveReason>(in.Get(static_cast<std::uint64_t>(MoveReason::kReset)));
+  moves.reason = static_cast<MoveReason>(in.Get(static_cast<std::uint64_t>(MoveReason::kRegistered)));
   moves.digest = in.Fixed<std::uint64_t>();
   moves.history_evictions = in.Get();
   moves.fetched_pages = in.Get();
@@ -257,7 +258,8 @@ std::uint64_t SectionsOf(const RecordedStep& step) {
          bit(step.computed.has_value(), kComputed) | bit(step.collected, kCollected) |
          bit(!step.tokens.empty(), kTokens) | bit(step.plan.has_value(), kPlan) | bit(!step.moves.empty(), kMoves) |
          bit(step.hold.has_value(), kHold) | bit(!step.retargets.empty(), kRetargets) |
-         bit(!step.renamings.empty(), kRenamings) | bit(step.drop_history, kDropHistory);
+         bit(!step.renamings.empty(), kRenamings) | bit(step.drop_history, kDropHistory) |
+         bit(!step.registered.empty(), kRegistrations);
 }
 
 template <typename Item, typename PutItem>
@@ -303,6 +305,7 @@ void PutStep(std::string& out, const RecordedStep& step) {
     Put(out, renaming.id.value);
     PutTokens(out, renaming.tokens);
   });
+  PutSection(out, step.registered, [&](std::uint32_t generation) { Put(out, generation); });
 }
 
 template <typename Item, typename GetItem>
@@ -364,6 +367,7 @@ void GetStep(Cursor& in, std::uint32_t version, RecordedStep& step) {
     const RequestId id{in.Get()};
     return RecordedRenaming{id, GetTokens(in)};
   });
+  GetSection(in, has(kRegistrations), step.registered, [&] { return static_cast<std::uint32_t>(in.Get(UINT32_MAX)); });
 }
 
 // ---------------------------------------------------------------- SipHash-2-4 (Aumasson, Bernstein 2012), of 16 bytes
@@ -455,6 +459,8 @@ class PlanDescriber {
       out.dropped_pages += dropped;
       if (move.is_fetch()) out.fetched_pages += static_cast<std::uint64_t>(move.pages);
       if (copied || dropped || move.is_fetch()) AddNode(move.item.node);
+      const bool read = plan.reason == MoveReason::kRegistered && move.item.is_adapter() && move.to == Tier::kHost;
+      if (read) out.loads.push_back(Original(move.item.adapter));
     }
     AddLoads(plan.moves, out.loads);
     for (const auto* list : {&out.loads, &out.device_evictions, &out.host_evictions}) AddList(*list);
@@ -543,7 +549,7 @@ RecordedMoves DescribeMoves(const MovePlan& plan, std::span<const std::uint32_t>
 std::string ShowMoves(const RecordedMoves& moves) {
   constexpr std::array kReasons = {"for a new request",      "for an expected adapter", "to keep pages free",
                                    "because memory is busy", "because memory is idle",  "to make room in the host tier",
-                                   "to copy history ahead"};
+                                   "to copy history ahead",  "to drop all history",     "into the host tier"};
   std::string text = std::string("moves ") + kReasons[static_cast<std::size_t>(moves.reason)];
   ShowList(text, "loads adapters", moves.loads);
   ShowList(text, "evicts from the device adapters", moves.device_evictions);

@@ -80,6 +80,7 @@ RecordedStep AnyStep(Prng& prng) {
   });
   MakeSome(prng, step.renamings, [&] { return RecordedRenaming{RequestId{AnyNumber(prng)}, {token(), token()}}; });
   MakeSome(prng, step.retired, number32);
+  MakeSome(prng, step.registered, number32);
   const auto transfer = [&] { return AnyNumber(prng) >> 1 | (flip() ? kHistoryBit : 0); };
   MakeSome(prng, step.completions, [&] {
     return RecordedCompletion{transfer(), static_cast<TransferOutcome>(prng.NextBelow(3))};
@@ -96,7 +97,7 @@ RecordedStep AnyStep(Prng& prng) {
   if (flip()) step.computed = static_cast<TimeNs>(AnyNumber(prng) >> 4);
   if (flip()) step.plan = AnyPlan(prng);
   MakeSome(prng, step.moves, [&] {
-    return RecordedMoves{static_cast<MoveReason>(prng.NextBelow(8)),
+    return RecordedMoves{static_cast<MoveReason>(prng.NextBelow(9)),
                          prng.Next(),
                          AnyNumber(prng),
                          AnyNumber(prng),

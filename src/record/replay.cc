@@ -220,6 +220,11 @@ class ReplayWorld final : private EngineObserver {
     if (done && (!executor_.in_flight() || *step.computed > step.now - submitted_)) {
       return "the recording completes a batch that the replay has not computed for that long";
     }
+    for (const std::uint32_t registered : step.registered) {
+      const auto generation = generations_.Find(registered);
+      if (!generation || *generation == kBaseModel) return "the recording registers an unknown adapter";
+      engine_->Register(versions_[generation->value - 1]);
+    }
     for (const RecordedArrival& arrival : step.arrivals) {
       if (std::string wrong = Submit(arrival); !wrong.empty()) return wrong;
     }

@@ -66,6 +66,14 @@ bool ResidencyManager::Add(std::shared_ptr<const AdapterVersion> version, bool i
   return false;
 }
 
+void ResidencyManager::Register(AdapterGeneration generation) {
+  AdapterResidency& adapter = At(generation);
+  if (adapter.registered) return;
+  adapter.registered = true;
+  NoteChange(adapter);
+  if (adapter.host != TierState::kResident) wanted_in_host_.push_back(generation);
+}
+
 void ResidencyManager::Acquire(AdapterGeneration generation) {
   AdapterResidency& adapter = At(generation);
   ++adapter.references;
@@ -111,13 +119,14 @@ void ResidencyManager::Keep(AdapterGeneration generation, bool keep) {
 // then retry, and the load must not restart each time.
 void ResidencyManager::DropIfUnused(AdapterResidency& adapter) {
   if (!adapter.unwanted()) return;
-  if (adapter.device == TierState::kLoading) {
+  if (adapter.device == TierState::kLoading || adapter.host == TierState::kLoading) {
     if (adapter.progress != nullptr) adapter.progress->Cancel();
     return;
   }
   CHECK_EQ(adapter.users, 0);
   if (listener_.dropped) listener_.dropped(adapter);
   NoteChange(adapter);
+  std::erase(wanted_in_host_, adapter.version->generation);
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) DropPages(adapter, tier);
   free_slots_.push_back(adapter.slot);
   slot_of_[adapter.version->generation.value] = kNoSlot;
@@ -142,12 +151,23 @@ void ResidencyManager::BeginLoad(AdapterGeneration generation, bool via_host, Ti
   ++stats_.loading;
   if (adapter.host == TierState::kResident) {
     SubmitTransfer(adapter, Tier::kHost, Tier::kDevice, now);
+  } else if (adapter.host == TierState::kLoading) {
+    CHECK(host_read_ == generation);  // it goes on from there (EndTransfer)
   } else if (via_host) {
     TakePages(adapter, Tier::kHost);
     SubmitTransfer(adapter, Tier::kDisk, Tier::kHost, now);
   } else {
     SubmitTransfer(adapter, Tier::kDisk, Tier::kDevice, now);
   }
+}
+
+void ResidencyManager::BeginHostRead(AdapterGeneration generation, TimeNs now) {
+  AdapterResidency& adapter = At(generation);
+  CHECK(adapter.registered && adapter.device == TierState::kAbsent && adapter.host == TierState::kAbsent);
+  CHECK(!reading_ahead());
+  host_read_ = generation;
+  TakePages(adapter, Tier::kHost);
+  SubmitTransfer(adapter, Tier::kDisk, Tier::kHost, now);
 }
 
 // The id of a transfer is the adapter's generation: an adapter has at most one transfer in flight.
@@ -159,7 +179,7 @@ void ResidencyManager::SubmitTransfer(AdapterResidency& adapter, Tier from, Tier
   job.from = from == Tier::kDisk ? PageSet{Tier::kDisk, {}} : PagesIn(from, host_, adapter.host_pages);
   job.to = to == Tier::kHost ? PagesIn(to, host_, adapter.host_pages) : PagesIn(to, device_, adapter.device_pages);
   if (from == Tier::kDisk) ++stats_.disk_loads;
-  adapter.by_layer = from == Tier::kHost || disk_by_layer_;
+  adapter.by_layer = from == Tier::kHost || (disk_by_layer_ && adapter.device == TierState::kLoading);
   job.by_layer = adapter.by_layer;
   adapter.transfer_started = now;
   job.progress = adapter.progress =
@@ -187,25 +207,29 @@ void ResidencyManager::EndTransfer(TransferCompletion done, TimeNs now, std::vec
   if (adapter.by_layer) Erase(arriving_, adapter.version->generation);
   adapter.by_layer = false;
   adapter.progress = nullptr;
+  const AdapterGeneration generation = adapter.version->generation;
+  if (host_read_ == generation) host_read_ = kBaseModel;
+  const bool loads = adapter.device == TierState::kLoading;
   if (done.cancelled) {
     CHECK_EQ(adapter.users, 0);
     GiveUpLoad(adapter);
-    ++stats_.cancelled_loads;
+    stats_.cancelled_loads += loads;
   } else if (done.error) {
+    std::erase(wanted_in_host_, generation);
     adapter.failed = adapter.users > 0;
     if (adapter.failed)
-      failed_.push_back(adapter.version->generation);
+      failed_.push_back(generation);
     else
       GiveUpLoad(adapter);
     ++stats_.load_failures;
-    failures.push_back({adapter.version->generation, std::move(*done.error)});
+    if (loads) failures.push_back({generation, std::move(*done.error)});  // else a request's own load will say it
   } else if (adapter.host == TierState::kLoading) {
     Arrive(adapter, Tier::kHost);
     stats_.disk_to_host_bytes += BytesOf(adapter, device_);
-    if (adapter.unwanted()) {  // retired during the load, and no request waits for it
+    if (loads && adapter.unwanted()) {  // retired during the load, and no request waits for it
       GiveUpLoad(adapter);
       ++stats_.cancelled_loads;
-    } else {
+    } else if (loads) {
       SubmitTransfer(adapter, Tier::kHost, Tier::kDevice, now);
     }
   } else {
@@ -234,8 +258,10 @@ void ResidencyManager::FinishLoad(AdapterResidency& adapter, TimeNs now) {
 }
 
 void ResidencyManager::GiveUpLoad(AdapterResidency& adapter) {
+  const bool loads = adapter.device == TierState::kLoading;
   DropPages(adapter, Tier::kDevice);
   if (adapter.host == TierState::kLoading) DropPages(adapter, Tier::kHost);
+  if (!loads) return;
   --stats_.loading;
   if (listener_.failed) listener_.failed(adapter);
 }
@@ -263,7 +289,10 @@ void ResidencyManager::Arrive(AdapterResidency& adapter, Tier tier) {
   adapter.in(tier) = TierState::kResident;
   residents_[tier == Tier::kHost].push_back(adapter.version->generation);
   ++(tier == Tier::kHost ? stats_.host_resident : stats_.device_resident);
-  if (tier == Tier::kHost) adapter.host_arrival = ++next_host_arrival_;
+  if (tier == Tier::kHost) {
+    adapter.host_arrival = ++next_host_arrival_;
+    std::erase(wanted_in_host_, adapter.version->generation);
+  }
   NoteChange(adapter);
   UpdateIdle(adapter);
 }
@@ -370,7 +399,7 @@ void ResidencyManager::CheckIntegrity() const {
       continue;
     }
     CHECK(&Get(adapter.version->generation) == &adapter);
-    CHECK(!adapter.unwanted() || adapter.device == TierState::kLoading);
+    CHECK(!adapter.unwanted() || adapter.device == TierState::kLoading || adapter.host == TierState::kLoading);
     CHECK_LE(adapter.users, adapter.references);
     ++known;
     kept += adapter.kept;
@@ -381,14 +410,15 @@ void ResidencyManager::CheckIntegrity() const {
     for (const PageHandle page : adapter.host_pages) CHECK(host_.IsCurrent(page));
     if (adapter.users > 0) CHECK(adapter.device == TierState::kResident || adapter.arriving() || adapter.failed);
     CHECK(!adapter.failed || adapter.device == TierState::kLoading);
-    CHECK_EQ(adapter.progress != nullptr, adapter.device == TierState::kLoading && !adapter.failed);
+    const bool loads = adapter.device == TierState::kLoading, read = adapter.host == TierState::kLoading;
+    CHECK_EQ(adapter.progress != nullptr, (loads && !adapter.failed) || (read && !loads));
     arriving += adapter.arriving();
     CHECK_EQ(adapter.pages, adapter.version->layout.pages);
     const bool is_idle = adapter.device == TierState::kResident && adapter.users == 0 && !adapter.kept;
     if (is_idle) CHECK(idle_.at(adapter.idle_position) == adapter.version->generation);
     idle += is_idle;
     idle_pages += is_idle ? adapter.pages : 0;
-    if (adapter.host == TierState::kLoading) CHECK(adapter.device == TierState::kLoading);
+    if (read && !loads) CHECK(adapter.device == TierState::kAbsent && adapter.version->generation == host_read_);
     device_pages += static_cast<std::int64_t>(adapter.device_pages.size());
     host_pages += static_cast<std::int64_t>(adapter.host_pages.size());
     loading += adapter.device == TierState::kLoading;

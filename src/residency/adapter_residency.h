@@ -2,7 +2,8 @@
 // engine thread alone.
 //
 // The scheduler chooses what to load and what to evict; this class carries it out and keeps the accounts. A load is a
-// chain of transfers: disk -> host -> device, or disk -> device where the host tier has no room.
+// chain of transfers: disk -> host -> device, or disk -> device where the host tier has no room. A registered adapter
+// may also be read into the host tier alone (BeginHostRead); a load that begins meanwhile goes on from there.
 //
 // Invariants (CheckIntegrity):
 // - An adapter holds exactly layout.pages pages in each tier where it is loading or resident, and none elsewhere.
@@ -49,6 +50,7 @@ struct alignas(64) AdapterResidency {
   std::int32_t users = 0;       // running requests that use it
   bool kept = false;            // an operator keeps it on the device (the API's `pinned`): never evicted
   bool retired = false;         // its name is gone; dropped when its last request ends
+  bool registered = false;      // Register was called
   std::int32_t uses_here = 0;   // requests that began to use it since it last came to the device
   TimeNs last_use = 0;          // when a request last began or ended to use it
   std::int64_t uses = 0;        // requests that began to use it
@@ -98,6 +100,9 @@ class ResidencyManager {
   // before; for simulations, because the content of its pages is arbitrary. Returns whether that copy was made: not if
   // the tier has too few free pages, or the adapter is in a tier already.
   bool Add(std::shared_ptr<const AdapterVersion> version, bool in_host = false);
+  // The adapter has a name, and a copy in the host tier is wanted, until it was made once (WantedInHost). REQUIRES:
+  // known.
+  void Register(AdapterGeneration generation);
   // A request that uses the adapter arrives (Acquire) or ends (Release). A retired adapter is dropped with its last
   // request, which frees its pages in both tiers. REQUIRES: known; for Release: Acquire was called, and the request is
   // not running.
@@ -156,6 +161,13 @@ class ResidencyManager {
   // device pool has enough free pages. With `via_host`, if the adapter is not host-resident, the host pool has enough
   // too.
   void BeginLoad(AdapterGeneration generation, bool via_host, TimeNs now, bool ahead = false);
+  // Starts to read a registered adapter into the host tier alone. REQUIRES: it is in no tier, the host pool has enough
+  // free pages, and !reading_ahead().
+  void BeginHostRead(AdapterGeneration generation, TimeNs now);
+  // Whether such a read is in flight.
+  bool reading_ahead() const { return host_read_ != kBaseModel; }
+  // Registered adapters that await a copy in the host tier, in the order of registration.
+  std::span<const AdapterGeneration> WantedInHost() const { return wanted_in_host_; }
   // Takes an adapter out of a tier. It stays in the other one if it is there. REQUIRES: resident in the tier; on the
   // device, unused; in the host tier, no copy to the device is in flight, and no step reads it there.
   void Evict(AdapterGeneration generation, Tier tier);
@@ -198,7 +210,7 @@ class ResidencyManager {
   void DropIfUnused(AdapterResidency& adapter);
   // Makes the adapter device-resident and counts the load.
   void FinishLoad(AdapterResidency& adapter, TimeNs now);
-  // Frees the pages of a load that failed or was cancelled.
+  // Frees the pages of a load, or of a read into the host tier, that failed or was cancelled.
   void GiveUpLoad(AdapterResidency& adapter);
   // Takes pages of the tier for a load.
   void TakePages(AdapterResidency& adapter, Tier tier);
@@ -221,7 +233,8 @@ class ResidencyManager {
   std::vector<std::uint32_t> slot_of_;      // by generation; kNoSlot: unknown. Four bytes for each generation ever
   std::vector<std::uint32_t> free_slots_;
   std::array<std::vector<AdapterGeneration>, 2> residents_;  // on the device; in the host tier
-  std::vector<AdapterGeneration> kept_, arriving_, idle_;
+  std::vector<AdapterGeneration> kept_, arriving_, idle_, wanted_in_host_;
+  AdapterGeneration host_read_ = kBaseModel;  // BeginHostRead; kBaseModel: none is in flight
   std::int64_t idle_pages_ = 0;
   std::vector<std::uint32_t> changes_;     // for TakeChanges
   std::vector<bool> is_listed_;            // by slot: in changes_

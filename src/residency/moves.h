@@ -24,20 +24,22 @@ struct ItemId {
 
 // Why something moves. Recordings have the numbers of the reasons of plans beside steps, which come first.
 enum class MoveReason : std::uint8_t {
-  kNewcomer,  // a request arrived during a step: its adapter loads at once
-  kExpected,  // an adapter is expected to be used soon: it loads
-  kReserve,   // history is evicted, so that the next plan finds free pages
-  kSwapOut,   // memory is busy: what is worth least leaves the device (residency/proactive_swapper.h)
-  kSwapIn,    // memory is idle: what is worth most comes back from the host tier
-  kRoom,      // something else of the plan needs the room
-  kBackUp,    // history that will be evicted soon is copied to the host tier, and what is worth less leaves it
-  kReset,     // an operator wants no history
-  kWaits,     // a waiting request, or an operator, needs it
-  kBegins,    // a request of the plan begins with it while it comes from the host tier
-  kAhead,     // a waiting request that has no seat yet will need it
+  kNewcomer,    // a request arrived during a step: its adapter loads at once
+  kExpected,    // an adapter is expected to be used soon: it loads
+  kReserve,     // history is evicted, so that the next plan finds free pages
+  kSwapOut,     // memory is busy: what is worth least leaves the device (residency/proactive_swapper.h)
+  kSwapIn,      // memory is idle: what is worth most comes back from the host tier
+  kRoom,        // something else of the plan needs the room
+  kBackUp,      // history that will be evicted soon is copied to the host tier, and what is worth less leaves it
+  kReset,       // an operator wants no history
+  kRegistered,  // an adapter has a name: it is read into the host tier
+  kWaits,       // a waiting request, or an operator, needs it
+  kBegins,      // a request of the plan begins with it while it comes from the host tier
+  kAhead,       // a waiting request that has no seat yet will need it
 };
 
-// One move. An adapter whose load leaves a copy in the host tier has two: kDisk to kHost, then kHost to kDevice.
+// One move. An adapter whose load leaves a copy in the host tier has two: kDisk to kHost, then kHost to kDevice. One
+// that is registered may have the first alone.
 struct Move {
   ItemId item;  // the end of the path, if pages are fetched
   Tier from = Tier::kDevice;

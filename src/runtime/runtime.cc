@@ -186,6 +186,7 @@ void Runtime::MakeRegistry(const RuntimeOptions& options) {
           .meet_base = [matrices = model_->base_matrices(), lengths,
                         clock = &clock_](AdapterFile& file) { return MeetBase(matrices, lengths.get(), *clock, file); },
           .complete = options.complete_adapter,
+          .on_publish = [this](const auto& version) { engine_->Register(version); },
           .on_retire = [wakeup = &wakeup_] { wakeup->Signal(); }});
 }
 

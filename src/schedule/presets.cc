@@ -70,7 +70,8 @@ Preset SLora(std::string_view name, std::string_view what, std::string_view cach
 }
 
 // "While the prompt tokens are being prefilled, the adapter weights are transferred in parallel on a separate CUDA
-// stream." The number of loads is not bounded.
+// stream." The number of loads is not bounded. register_adapter keeps the weights in main memory ("CPU copy always
+// exists").
 Preset VllmLora(std::string_view name, std::string_view what, std::string_view queue,
                 std::int64_t prefetch_lookahead = 0, std::int64_t max_distinct_adapters = 0) {
   return WithoutFairness({.name = name,
@@ -82,19 +83,22 @@ Preset VllmLora(std::string_view name, std::string_view what, std::string_view q
                                    .max_loads_in_flight = 256,
                                    .cold_start = ColdStart::kOverlap,
                                    .prefetch_lookahead = prefetch_lookahead,
-                                   .skip_beyond_distinct = true},
+                                   .skip_beyond_distinct = true,
+                                   .host_copies = HostCopies::kAlways},
                           .decides_cold_start = true});
 }
 
 // FastLibra and its variants, and vLLM as FastLibra has it: adapters are used when they are on the device. What leaves
 // the device is swapped out then, by vLLM too ("offload its history KV caches and LoRAs in the main memory when the HBM
-// is full", 6.1). Memory consists of blocks of 32 tokens.
+// is full", 6.1). Memory consists of blocks of 32 tokens. Main memory holds the adapters that are not on the device.
 Preset FastLibra(std::string_view cache, std::string_view what) {
-  return WithoutFairness(
-      {.name = cache,
-       .what = what,
-       .spec = {.cache = std::string(cache), .page_tokens = kFastLibraBlockTokens, .swap_out = SwapOut::kEvicted},
-       .decides_cold_start = true});
+  return WithoutFairness({.name = cache,
+                          .what = what,
+                          .spec = {.cache = std::string(cache),
+                                   .page_tokens = kFastLibraBlockTokens,
+                                   .swap_out = SwapOut::kEvicted,
+                                   .host_copies = HostCopies::kRegistered},
+                          .decides_cold_start = true});
 }
 
 // CaraServe and its baselines interrupt decoding when a request arrives, compute its prompt whole, and then decode all

@@ -75,6 +75,7 @@ TEST(Presets, AreTheSystemsThatTheyAreNamedAfter) {
     spec = Completed(name);
     EXPECT_EQ(spec.page_tokens, 32) << name;  // "blocks of 32 tokens"
     EXPECT_EQ(spec.swap_out, SwapOut::kEvicted) << name;
+    EXPECT_EQ(spec.host_copies, HostCopies::kRegistered) << name;
     EXPECT_EQ(spec.proactive_swapping, name != std::string_view("vllm"));
     EXPECT_EQ(spec.swapping.upper, 0.95);
     EXPECT_EQ(spec.swapping.lower, 0.70);
@@ -86,6 +87,7 @@ TEST(Presets, AreTheSystemsThatTheyAreNamedAfter) {
 
 TEST(Presets, AreVllmLoraAndCaraServe) {
   SystemSpec spec = Completed("vllm-lora-batch32");
+  EXPECT_EQ(spec.host_copies, HostCopies::kAlways);
   EXPECT_EQ(spec.max_distinct_adapters, 32);
   EXPECT_EQ(spec.prefetch_lookahead, 10);
   EXPECT_GT(spec.adapter_share, 0);

@@ -228,6 +228,7 @@ void Scheduler::CommitMoves(const MovePlan& plan, TimeNs now) {
   Load(plan.moves, /*begins=*/false, now);
   tiers_.FetchAhead(plan.moves);
   if (plan.reason == MoveReason::kBackUp) tiers_.BackUp(plan.moves);
+  if (plan.reason == MoveReason::kRegistered) ReadIntoHost(plan.moves, now);
   if (plan.reason == MoveReason::kNewcomer) outlook_.newest_seen = plan.newest_seen;
   if (plan.reason == MoveReason::kExpected && plan.empty()) expected_.PutOff(now);
   for (const Move& move : plan.moves) CountMove(move);
@@ -295,6 +296,12 @@ void Scheduler::DropFromHost(std::int64_t pages, TimeNs now) {
   Leave(plan.moves, now);
 }
 
+void Scheduler::ReadIntoHost(const Moves& moves, TimeNs now) {
+  for (const Move& move : moves) {
+    if (move.to == Tier::kHost) residency_.BeginHostRead(move.item.adapter, now);
+  }
+}
+
 // A move to the host tier is part of the load that follows it.
 void Scheduler::Load(const Moves& moves, bool begins, TimeNs now) {
   for (const Move& move : moves) {
@@ -332,6 +339,7 @@ bool Scheduler::Prepare(TimeNs now, bool ending) {
   expected_.Refresh(now);
   MoveFor(MoveReason::kExpected, now);
   MoveFor(MoveReason::kReserve, now);
+  if (!ending) MoveFor(MoveReason::kRegistered, now);
   MoveFor(MoveReason::kBackUp, now);
   if (const auto reason = background_.ObserveMemory(now, ending)) MoveFor(*reason, now);
   return background_.swaps_on();

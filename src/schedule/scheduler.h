@@ -93,9 +93,9 @@ class Scheduler {
   // Returns how many pages. REQUIRES: no step is in flight. Invalidates the last plan.
   std::int64_t DropHistory(TimeNs now);
   // Background work beside the computation, which makes the next plan cheaper. Scores history, keeps a few pages free,
-  // copies history to the host tier, and loads expected adapters. At most every 100 ms, refreshes what the policies
-  // know of all candidates, and swaps pages proactively (with proactive_swapping; `ending`: swaps nothing in). Returns
-  // true if there is more to do at once. Invalidates the last plan.
+  // copies history to the host tier, reads registered adapters there, and loads expected ones. At most every 100 ms,
+  // refreshes what the policies know of all candidates, and swaps pages proactively (with proactive_swapping; `ending`:
+  // swaps nothing in). Returns true if there is more to do at once. Invalidates the last plan.
   bool Prepare(TimeNs now, bool ending = false);
   // The time at which Prepare should be called even if nothing else happens. None: not needed.
   std::optional<TimeNs> NextMove() const;
@@ -131,6 +131,8 @@ class Scheduler {
   void Leave(const Moves& moves, TimeNs now);
   // Carries out the fetches for requests.
   void Fetch(const Moves& moves, TimeNs now);
+  // Begins to read the adapters that move to the host tier alone.
+  void ReadIntoHost(const Moves& moves, TimeNs now);
   // Carries out the loads: those with which a request of the plan begins, or the others.
   void Load(const Moves& moves, bool begins, TimeNs now);
   // Plans and carries out what leaves the host tier for the adapters that `moves` brings there.

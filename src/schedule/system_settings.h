@@ -17,6 +17,7 @@ inline constexpr std::array<std::string_view, 2> kAdapterBound = {"running", "st
 inline constexpr std::array<std::string_view, 2> kPoolFull = {"wait", "refuse"};
 inline constexpr std::array<std::string_view, 3> kColdStartPolicy = {"wait", "assist", "auto"};
 inline constexpr std::array<std::string_view, 2> kSwapOut = {"ahead", "evicted"};
+inline constexpr std::array<std::string_view, 3> kHostCopies = {"loaded", "registered", "always"};
 inline constexpr std::array<std::string_view, 2> kFairness = {"none", "vtc"};
 inline constexpr std::array<std::string_view, 2> kPrefetch = {"none", "histogram"};
 inline constexpr std::array<std::string_view, 3> kRequestSize = {"product", "sum", "output"};
@@ -59,6 +60,13 @@ inline constexpr auto kSettings = [] {
           .Flag(SettingGroup::kMemory, "--adapter-pool-full", "WHAT",
                 "What becomes of a request that could begin, but whose adapter finds no room because requests use all "
                 "that are there: wait, or refuse (an error with status 503: vLLM-LoRA's AdapterPoolExhaustedError)"),
+      Row<&S::host_copies>("host_copies")
+          .Names(kHostCopies)
+          .Flag(SettingGroup::kMemory, "--adapters-in-host", "WHICH",
+                "Adapters with a copy in the host tier: loaded (a load leaves it there), registered (those that are "
+                "registered are read there too, in the background, where pages are free) or always (as registered, "
+                "but history gives way, and the copies stay until their adapters are unloaded)")
+          .InPresets(),
       Row<&S::adapter_prefetch>("adapter_prefetch")
           .Names(kPrefetch)
           .Flag(SettingGroup::kMemory, "--adapter-prefetch", "POLICY",

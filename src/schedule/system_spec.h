@@ -93,6 +93,17 @@ enum class SwapOut : std::uint8_t {
   kEvicted,  // when they are evicted: what leaves the device is copied first, and stays until the copy is there
 };
 
+// Which adapters have a copy in the host tier, whether requests have asked for them or not.
+enum class HostCopies : std::uint8_t {
+  kLoaded,  // those that were loaded: a load leaves its copy there if there is room
+  // Those that are registered, too: they are read one after the other beside the steps, as far as there are free pages.
+  // Their copies leave as all others do.
+  kRegistered,
+  // As kRegistered, but history gives way to them, and their copies stay as long as they have a name. vLLM-LoRA: "CPU
+  // tier: All registered adapters in DRAM (always available)".
+  kAlways,
+};
+
 // A system. What a setting means to its user is the text of its row in kSettings.
 struct SystemSpec {
   std::string cache = "loramux";             // FindCacheRegime
@@ -151,6 +162,7 @@ struct SystemSpec {
   ExpectationOptions expectation;  // settings of kHistogram
   SwapThresholds swapping;         // with proactive_swapping
   SwapOut swap_out = SwapOut::kAhead;
+  HostCopies host_copies = HostCopies::kLoaded;
   TimeNs batch_window = 5 * kNsPerSecond;
   ScoreWeights score_weights;  // weights of the eviction policy "chameleon"
   // The time over which uses count: the window of policies that count them (EvictionPolicy::counts_window), and the

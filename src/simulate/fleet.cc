@@ -375,7 +375,7 @@ class Fleet final : private EventLoop {
     }
     FleetServer& server = At(event.server);
     if (server.runs() && server.DigestOf(event.adapter) != DigestText(adapter)) {
-      server.server().adapters().Replace(adapter, DigestText(adapter));
+      server.server().ReplaceAdapter(adapter, DigestText(adapter));
       server.touched = true;
     }
     return Ok{};

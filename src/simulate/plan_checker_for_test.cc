@@ -48,6 +48,7 @@ void PlanChecker::Expect(bool holds, const View& view, const std::string& what) 
 
 void PlanChecker::Planned(const PlannedStep& step) {
   CHECK_LT(++plans_, kMostPlans);
+  residency_ = &step.residency;
   const View view{step.plan, step.scheduler, step.residency, step.now};
   CheckBatch(view);
   CheckMemory(view);
@@ -61,6 +62,27 @@ void PlanChecker::Planned(const PlannedStep& step) {
   NoteOvertakings(view.plan);
   Digest(view);
   Count(step.plan.moves);
+}
+
+void PlanChecker::Moving(const MovePlan& plan) {
+  CheckCopies(plan.moves, *residency_);
+  const bool reads = plan.reason == MoveReason::kRegistered;
+  const auto to_host = std::ranges::count_if(
+      plan.moves, [](const Move& move) { return move.item.is_adapter() && move.to == Tier::kHost; });
+  if (reads && (to_host != 1 || residency_->reading_ahead()) && violations_.size() < kMostViolations)
+    violations_.push_back("after plan " + std::to_string(plans_) + ": reads more than one adapter at a time");
+  Count(plan.moves);
+}
+
+// With HostCopies::kAlways, copies stay while their adapters have a name.
+void PlanChecker::CheckCopies(const Moves& moves, const ResidencyManager& residency) {
+  if (options_.host_copies != HostCopies::kAlways) return;
+  for (const Move& move : moves) {
+    if (!move.item.is_adapter() || !move.leaves(Tier::kHost)) continue;
+    const AdapterResidency& gone = residency.Get(move.item.adapter);
+    if ((!gone.registered || gone.retired) || violations_.size() >= kMostViolations) continue;
+    violations_.push_back("after plan " + std::to_string(plans_) + ": evicts the copy of a registered adapter");
+  }
 }
 
 void PlanChecker::Count(const Moves& moves) {
@@ -140,6 +162,7 @@ void PlanChecker::CheckMemory(const View& view) {
 // they arrive.)
 void PlanChecker::CheckHostMemory(const View& view) {
   std::int64_t taken = 0;
+  CheckCopies(view.plan.moves, view.residency);
   for (const Move& move : view.plan.moves) {
     if (move.to == Tier::kHost) taken += move.pages;
     if (!move.leaves(Tier::kHost)) continue;

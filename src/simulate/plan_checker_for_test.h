@@ -19,7 +19,7 @@ class PlanChecker final : public EngineObserver {
   PlanChecker(SystemSpec options, std::int64_t device_pages)
       : options_(std::move(options)), device_pages_(device_pages) {}
   void Planned(const PlannedStep& step) override;
-  void Moving(const MovePlan& plan) override { Count(plan.moves); }
+  void Moving(const MovePlan& plan) override;
 
   const std::vector<std::string>& violations() const { return violations_; }  // the first few
   std::uint64_t digest() const { return digest_; }                            // digest of all plans, in order
@@ -43,6 +43,7 @@ class PlanChecker final : public EngineObserver {
   void CheckBatch(const View& view);
   void CheckMemory(const View& view);
   void CheckHostMemory(const View& view);
+  void CheckCopies(const Moves& moves, const ResidencyManager& residency);
   void CheckAdapters(const View& view);
   void CheckStepTime(const View& view);
   void CheckQuotas(const View& view);
@@ -63,6 +64,7 @@ class PlanChecker final : public EngineObserver {
   std::vector<std::string> violations_;
   std::uint64_t digest_ = 0;
   std::int64_t plans_ = 0;
+  const ResidencyManager* residency_ = nullptr;  // the engine's, which outlives all plans; null: there was none yet
   Moved moved_;
   ServiceOrder order_;
   std::map<RequestId, RequestId> overtook_;  // running requests, and whom they overtook

@@ -133,6 +133,10 @@ RandomWorld DrawWorld(std::string_view preset, std::uint64_t seed) {
   // With one that is skipped, the order of admissions is not that of the queue.
   if (draw.Chance(0.1) && !options.preset.spec.skip_beyond_distinct)
     options.preset.spec.max_distinct_adapters = draw.OneOf<std::int64_t>({1, 2, 5});
+  if (draw.Chance(0.3)) {
+    options.preset.spec.host_copies =
+        draw.OneOf({HostCopies::kLoaded, HostCopies::kRegistered, HostCopies::kAlways, HostCopies::kAlways});
+  }
   return world;
 }
 

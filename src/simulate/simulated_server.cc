@@ -134,15 +134,21 @@ Status SimulatedServer::Build() {
                              .predictor = &predictor_,
                              .observer = watcher_ != nullptr ? watcher_.get() : options_.observer,
                              .eviction = options_.eviction});
-  const bool overlaps = options_.preset.spec.cold_start == ColdStart::kOverlap && options_.adapters_in_host_memory;
-  if ((overlaps || options_.adapters_in_host_tier) && options_.host_bytes > 0) PlaceAdaptersInHost();
+  if (options_.preset.spec.host_copies != HostCopies::kLoaded && options_.host_bytes > 0) RegisterAdapters();
   return Ok{};
 }
 
-void SimulatedServer::PlaceAdaptersInHost() {
+void SimulatedServer::RegisterAdapters() {
   for (std::size_t i = 0; i < adapters_->size(); ++i) {
-    engine_->PlaceInHost(adapters_->registry().Find(adapters_->Of(i).generation));
+    auto version = adapters_->registry().Find(adapters_->Of(i).generation);
+    options_.adapters_in_host_memory ? static_cast<void>(engine_->PlaceInHost(std::move(version)))
+                                     : engine_->Register(std::move(version));
   }
+}
+
+void SimulatedServer::ReplaceAdapter(std::size_t adapter, const std::string& digest) {
+  adapters_->Replace(adapter, digest);
+  engine_->Register(adapters_->registry().Find(adapters_->Of(adapter).generation));
 }
 
 void SimulatedServer::DescribeAdapters(ServerSnapshot& snapshot) const {

@@ -91,6 +91,9 @@ class SimulatedServer {
     return transfer_.LoadedBetween(generation.value, from, to);
   }
 
+  // Gives an adapter other content (SimulatedAdapters::Replace).
+  void ReplaceAdapter(std::size_t adapter, const std::string& digest);
+
   // Whether a request with this adapter can begin at once. REQUIRES: as Snapshot.
   bool HasOnDevice(AdapterGeneration generation) const;
 
@@ -102,8 +105,9 @@ class SimulatedServer {
   class Watcher;
   SimulatedServer(const SimulationOptions& options, SimulatedPlace place, std::shared_ptr<SimulatedAdapters> adapters);
   Status Build();
-  // The host tier then holds all adapters, as far as it has room. Takes no time.
-  void PlaceAdaptersInHost();
+  // Tells the engine of all adapters. The host tier then holds them, as far as it has room: at once, or if they lie on
+  // disk, when they were read.
+  void RegisterAdapters();
   void DescribeAdapters(ServerSnapshot& snapshot) const;
 
   const SimulationOptions& options_;

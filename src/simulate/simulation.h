@@ -33,10 +33,9 @@ struct SimulationOptions {
   Preset preset;                             // with what an operator sets beside it
   const EvictionPolicy* eviction = nullptr;  // replaces the regime's policy; not owned; null: the regime's
   double host_bytes = 256e9;                 // size of the host tier; 0: none
-  bool adapters_in_host_memory = true;       // at the start; false: only on disk
-  // The host tier holds all adapters from the start, as far as it has room, so that what moves pages ahead of demand
-  // may choose any of them. False: it holds those that were loaded for a request.
-  bool adapters_in_host_tier = false;
+  // At the start; false: only on disk. With SystemSpec::host_copies they then are in the host tier from the start, as
+  // far as it has room; those on disk are read into it.
+  bool adapters_in_host_memory = true;
   double predictor_accuracy = 0.8;  // accuracy of OraclePredictor (Chameleon's predictor reaches about 80 %)
   std::uint64_t seed = 1;           // seed of the predictor and of the tree
   // steps between integrity checks; 0: only at the end

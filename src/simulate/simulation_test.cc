@@ -111,11 +111,15 @@ TEST(Simulation, AdaptersThatStartInTheHostTierMayBeSwappedIn) {
   Workload workload = TwoRequests(0, 0, 10 * kNsPerSecond);
   workload.adapter_ranks = {8, 16, 16, 8};
   SimulationOptions options = OptionsFor("fastlibra");
+  for (const bool in_memory : {true, false}) {
+    options.adapters_in_host_memory = in_memory;
+    const SimulationResult result = Simulate(options, workload).value();
+    EXPECT_EQ(result.stats.adapters.device_loads, 4);
+    EXPECT_EQ(result.stats.adapters.disk_loads, in_memory ? 0 : 4);
+    EXPECT_EQ(result.bytes_from_disk > 0, !in_memory);
+  }
+  options.preset.spec.host_copies = HostCopies::kLoaded;
   EXPECT_EQ(Simulate(options, workload).value().stats.adapters.device_loads, 1);
-  options.adapters_in_host_tier = true;
-  const SimulationResult result = Simulate(options, workload).value();
-  EXPECT_EQ(result.stats.adapters.device_loads, 4);
-  EXPECT_EQ(result.stats.adapters.disk_loads, 0);
 }
 
 // The machine is slower when the prompt begins, and twice as fast when the second decode step does.

@@ -34,6 +34,8 @@ const MovePlan* BackgroundPlanner::Plan(MoveReason reason, TimeNs now) {
         return SwapIn(now);
       case MoveReason::kReset:
         return Reset(now);
+      case MoveReason::kRegistered:
+        return ForRegistered();
       default:  // reasons of steps
         break;
     }
@@ -213,6 +215,27 @@ const MovePlan& BackgroundPlanner::DropHistory(std::int64_t pages) {
   room_.host().Reset(host_plan_.moves, host_plan_.reason, host_plan_.reason);
   room_.host().Drop(pages);
   return host_plan_;
+}
+
+// One read at a time, of the first adapter that fits: a load of another one that a request waits for is behind one read
+// at most. Copies of other adapters never give way; what has no room is read once there is some, or loaded as ever.
+bool BackgroundPlanner::ForRegistered() {
+  const ResidencyManager& residency = view_.residency;
+  const auto wanted = residency.WantedInHost();
+  if (wanted.empty() || residency.reading_ahead()) return false;
+  std::int64_t room = residency.pool(Tier::kHost).free_pages();
+  if (view_.options.host_copies == HostCopies::kAlways) room += view_.tree.tiers().droppable_host_pages();
+  const auto next = std::ranges::find_if(wanted, [&](AdapterGeneration generation) {
+    const AdapterResidency& adapter = residency.Get(generation);
+    const bool nowhere = adapter.device == TierState::kAbsent && adapter.host == TierState::kAbsent;
+    return nowhere && !adapter.retired && adapter.pages <= room;
+  });
+  if (next == wanted.end()) return false;
+  plan_.Clear();
+  plan_.reason = MoveReason::kRegistered;
+  room_.host().Reset(plan_.moves, plan_.reason, plan_.reason);
+  if (!room_.host().Load(residency.Get(*next))) plan_.Clear();
+  return true;
 }
 
 // All history leaves the device, also what waiting requests want, and what has no copy: none is made of it.

@@ -48,6 +48,7 @@ class BackgroundPlanner {
   bool ForNewcomer(TimeNs now);
   bool ForExpected(TimeNs now);
   bool ForReserve(TimeNs now);
+  bool ForRegistered();
   bool BackUp();
   // Pages that have to leave the device soon: with SwapOut::kEvicted those that memory above the upper threshold, or
   // what waits for room, takes; otherwise as many as a copy may have once the device fills.

@@ -33,6 +33,7 @@ bool HostDraft::Load(const AdapterResidency& adapter) {
   Mark& mark = Of(adapter);
   mark.comes = true;
   if (adapter.host == TierState::kResident && !mark.leaves) return true;
+  if (adapter.host == TierState::kLoading) return true;  // it is being read into the tier: BeginHostRead
   if (adapter.pages > view_.residency.pool(Tier::kHost).capacity_pages()) return false;
   if (free_ < adapter.pages) RefreshVictims();
   const std::size_t first = moves_->size();
@@ -62,15 +63,18 @@ bool HostDraft::Load(const AdapterResidency& adapter) {
 }
 
 // Copies of adapters that requests wait for stay, because those adapters will be loaded themselves, and so do those
-// that are being copied to the device or that a step computes with.
+// that are being copied to the device or that a step computes with. With HostCopies::kAlways so do those of all
+// registered adapters.
 void HostDraft::RefreshVictims() {
   changes_.clear();
   residency_.TakeChanges(changes_);
+  const bool always = view_.options.host_copies == HostCopies::kAlways;
   for (const std::uint32_t slot : changes_) {
     const AdapterResidency& adapter = view_.residency.All()[slot];
     const bool waited_for = adapter.device == TierState::kAbsent && adapter.references > adapter.users;
     const bool in_use = adapter.device == TierState::kLoading || adapter.read_in_host;
-    const bool may_go = adapter.host == TierState::kResident && !in_use && !waited_for;
+    const bool stays = always && adapter.registered && !adapter.retired;
+    const bool may_go = adapter.host == TierState::kResident && !in_use && !waited_for && !stays;
     if (may_go) {
       victims_.Set({view_.worth.HostWorthOf(adapter, view_.tree), adapter.host_arrival, slot});
     } else {

@@ -445,7 +445,7 @@ void AddLoadTimes(Page& page, const AdapterStats& stats) {
 
 void AddTransfers(Page& page, const EngineStats& engine) {
   const AdapterStats& stats = engine.adapters;
-  page.Own(MetricType::Counter, "adapter_disk_reads_total", "Adapter loads that read the adapter's file.",
+  page.Own(MetricType::Counter, "adapter_disk_reads_total", "Adapters that were read from their files.",
            stats.disk_loads);
   page.Own(MetricType::Counter, "adapter_load_failures_total", "Adapter loads that failed.", stats.load_failures);
   page.Own(MetricType::Gauge, "adapter_loads_in_flight", "Adapter loads in progress.", stats.loading);
