@@ -345,7 +345,7 @@ TEST_F(ToolCallsTest, UnknownParsersAreNamed) {
     options_.tool_call_parsers = {name};
     const auto server = Server::Start(options_, fixture_.Parts(service_));
     ASSERT_FALSE(server.ok());
-    EXPECT_THAT(server.error().message, HasSubstr("--tool-call-parser: expected auto, none, granite, hermes"));
+    EXPECT_THAT(server.error().message, HasSubstr("--tool-call-parser: expected auto, none, gemma4, granite, hermes"));
   }
 }
 
