@@ -111,7 +111,7 @@ void AddRunFlags(CommandLine& line, RunFlags& flags) {
       "  information: nothing to compare with\n"
       "Examples:\n"
       "  loramux-lab run ch-11 --quick\n"
-      "  loramux-lab run all          (about two hours on two cores)");
+      "  loramux-lab run all          (hours on two cores; what was killed goes on)");
 }
 
 // The exit status is 0 whatever the verdicts.

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <tuple>
 
 #include <fmt/format.h>
 
@@ -21,37 +22,43 @@ constexpr double kWidth = 860, kHeight = 490, kLeft = 64, kRight = 600, kTop = 9
 constexpr std::array<const char*, kChartColours.size()> kDashes = {"", "9 4", "", "3 3", "12 3 3 3", "6 3", "", "2 4"};
 
 struct Axes {
-  double x0 = std::numeric_limits<double>::infinity(), x1 = -x0, y1 = 0;
-  bool log_x = false;
+  double x0 = std::numeric_limits<double>::infinity(), x1 = -x0, y0 = 0, y1 = 0;
+  bool log_x = false, log_y = false;
   double X(double x) const {
     return kLeft + (log_x ? std::log(x / x0) / std::log(x1 / x0) : (x - x0) / (x1 - x0)) * (kRight - kLeft);
   }
-  double Y(double y) const { return kBottom - y / y1 * (kBottom - kTop); }
+  double Y(double y) const {
+    return kBottom - (log_y ? std::log(y / y0) / std::log(y1 / y0) : y / y1) * (kBottom - kTop);
+  }
 };
 
 Axes FitAxes(const Chart& chart) {
   Axes axes{.log_x = chart.log_x};
-  double top = 0;
+  double top = 0, bottom = std::numeric_limits<double>::infinity();
   for (const ChartLine& line : chart.lines) {
     for (const auto& [x, y] : line.points) {
       axes.x0 = std::min(axes.x0, x);
       axes.x1 = std::max(axes.x1, x);
       top = std::max(top, y);
+      bottom = std::min(bottom, y);
     }
   }
   CHECK_LE(axes.x0, axes.x1);
   if (axes.x1 == axes.x0) axes.x1 = axes.x0 * 1.01 + 1;
   axes.y1 = top > 0 ? RoundEnd(top, 8) : 1;
+  axes.log_y = chart.log_y && 0 < bottom && bottom < top;
+  if (axes.log_y) std::tie(axes.y0, axes.y1) = RoundLogEnds(bottom, top);
   return axes;
 }
 
 std::string Grid(const Chart& chart, const Axes& axes) {
   std::string svg;
-  for (const double y : Ticks(0, axes.y1, 8)) {
+  for (const double y : axes.log_y ? LogTicks(axes.y0, axes.y1) : Ticks(0, axes.y1, 8)) {
     svg += fmt::format(
         "<line class=\"grid\" x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>"
-        "<text x=\"{3}\" y=\"{4:.1f}\" text-anchor=\"end\">{5:g}</text>\n",
-        kLeft, kRight, axes.Y(y), kLeft - 8, axes.Y(y) + 4, y);
+        "<text x=\"{3}\" y=\"{4:.1f}\" text-anchor=\"end\">{5}</text>\n",
+        kLeft, kRight, axes.Y(y), kLeft - 8, axes.Y(y) + 4,
+        axes.log_y && y >= 1 ? FormatNumber(y) : fmt::format("{:g}", y));
   }
   for (const double x : axes.log_x ? LogTicks(axes.x0, axes.x1) : Ticks(axes.x0, axes.x1, 6)) {
     svg += fmt::format(

@@ -19,6 +19,7 @@ struct Chart {
   std::string title, subtitle, x_label, y_label;
   std::vector<ChartLine> lines;  // at most 8 that are not references
   bool log_x = false;            // all x > 0
+  bool log_y = false;            // where all y > 0
 };
 
 // Renders the chart. REQUIRES: a line with a point.

@@ -151,6 +151,7 @@ void AddCurves(const LoadCurves& curves, ExperimentResult& result) {
   for (Chart& chart : charts) {
     chart.subtitle = "Llama-7B on one A40, simulated";
     chart.x_label = "requests per second";
+    chart.log_y = true;  // beyond the load that is sustained, times grow a hundredfold
     for (const std::string_view system : kSystems) chart.lines.push_back({.name = std::string(system), .points = {}});
   }
   for (std::size_t rate = 0; rate < curves.rates.size(); ++rate) {

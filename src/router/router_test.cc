@@ -707,7 +707,9 @@ TEST_F(RouterTest, ContentThatServersHaveNotGotIsSoughtAtAll) {
   for (const auto& server : servers) all.push_back(server.get());
   StartWith(all);
   for (int i = 0; i < 10; ++i) EXPECT_EQ(Ask(R"({"model":"sql@)" + std::string(64, 'd') + R"("})").status, 200);
-  for (const Json& server : Health()["servers"]) EXPECT_EQ(server["state"], "ready") << "to lack content is no fault";
+  const Json health = Health();
+  ASSERT_EQ(health["servers"].size(), servers.size());
+  for (const Json& server : health["servers"]) EXPECT_EQ(server["state"], "ready") << "to lack content is no fault";
 }
 
 TEST_F(RouterTest, TheCatalogueNamesTheContent) {
