@@ -573,8 +573,7 @@ void WarnOfHostTier(HostCopies which, const Runtime& runtime, const AdapterRegis
   const std::int64_t page_bytes = runtime.geometry().page_bytes;
   spdlog::warn(
       "--adapters-in-host: the {} adapters take {}, and the host tier has {}: those that it has no room for are read "
-      "from "
-      "disk when requests ask for them; raise --host-memory",
+      "from disk when requests ask for them; raise --host-memory",
       adapters.size(), FormatBytes(pages * page_bytes), FormatBytes(host_pages * page_bytes));
 }
 

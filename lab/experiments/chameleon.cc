@@ -52,55 +52,14 @@ void CompareLatencies(const LoadCurves& at, bool relative, ExperimentResult& res
   }
 }
 
-// Other possible causes of the sustained load: each variant changes one thing.
-struct Variant {
-  std::string what;
-  std::function<void(SimulationJob&)> change;
-};
-constexpr std::size_t kEveryStep = 1, kLanesTenth = 2, kFifo = 3, kHalfMemory = 4, kShortRun = 5, kNoHost = 6,
-                      kTight = 7, kOverdue = 8;  // indices into LoadVariants
-
-std::vector<Variant> LoadVariants() {
-  const auto has_lanes = [](const SimulationJob& job) { return job.options.preset.spec.queue == "mlq"; };
-  return {
-      {"as above", nullptr},
-      {"S-LoRA also admits after every step", [](SimulationJob& job) { job.options.preset.spec.decode_turns = 1; }},
-      {"lanes also admit only after every tenth step",
-       [](SimulationJob& job) { job.options.preset.spec.decode_turns = 10; }},
-      {"FIFO instead of lanes",
-       [=](SimulationJob& job) {
-         if (has_lanes(job)) job.options.preset.spec.queue = "fifo";
-       }},
-      {"half of the memory for keys, values and adapters",
-       [](SimulationJob& job) {
-         job.options.device.device_pages /= 2;
-         LimitPromptsTogether(job);
-       }},
-      {"4,000 requests",
-       [](SimulationJob& job) { job.load.requests = std::min<std::int64_t>(job.load.requests, 4000); }},
-      {"the host's work takes no time, in the objective too",
-       [](SimulationJob& job) {
-         job.options.preset.program.layer_seconds = job.options.preset.program.request_seconds = 0;
-         CHECK(SetChameleonObjective(job, job.options.preset.program).ok());
-       }},
-      {"a fifth of the objective",
-       [](SimulationJob& job) { SetObjective(job, job.options.preset.spec.objective / 5); }},
-      {"requests that waited for half of the objective go first, outside lanes and quotas",
-       [](SimulationJob& job) { job.options.preset.spec.overdue_first = true; }},
-  };
-}
-
-Result<std::vector<std::array<double, 4>>> SustainedOf(ExperimentContext& context,
-                                                       const std::vector<Variant>& variants) {
+// The load that each of kSystems sustains. ch-one has the same under other assumptions.
+Result<std::array<double, 4>> SustainedLoads(ExperimentContext& context) {
   std::vector<ChameleonSetting> settings;
-  for (const Variant& variant : variants) {
-    for (const std::string_view system : kSystems)
-      settings.push_back({.preset = system, .rate = 10, .change = variant.change});
-  }
+  for (const std::string_view system : kSystems) settings.push_back({.preset = system, .rate = 10});
   ASSIGN_OR_RETURN(const auto jobs, MakeChameleonJobs(context, settings));
   ASSIGN_OR_RETURN(const auto loads, FindLoads(context, jobs));
-  std::vector<std::array<double, 4>> rates(variants.size());
-  for (std::size_t i = 0; i < loads.size(); ++i) rates[i / kSystems.size()][i % kSystems.size()] = loads[i].rate;
+  std::array<double, 4> rates = {};
+  for (std::size_t i = 0; i < rates.size(); ++i) rates[i] = loads[i].rate;
   return rates;
 }
 
@@ -124,20 +83,6 @@ void CompareSustained(const std::array<double, 4>& rates, ExperimentResult& resu
       rates[kSLora] < least && most < rates[kChameleon]));
   absolute("S-LoRA", 8.6, kSLora);
   absolute("Chameleon", 12.9, kChameleon);
-}
-
-void AddVariants(const std::vector<Variant>& variants, const std::vector<std::array<double, 4>>& rates,
-                 ExperimentResult& result) {
-  ExperimentTable table{"Sustained load (RPS), and its causes",
-                        {"", "S-LoRA", "scheduler only", "cache only", "both", "both / S-LoRA"},
-                        {}};
-  for (std::size_t i = 0; i < variants.size(); ++i) {
-    std::vector<std::string>& row = table.rows.emplace_back();
-    row.push_back(variants[i].what);
-    for (const double rate : rates[i]) row.push_back(fmt::format("{:.2f}", rate));
-    row.push_back(ShowFactor(rates[i][kChameleon] / std::max(1e-9, rates[i][kSLora])));
-  }
-  result.tables.push_back(std::move(table));
 }
 
 void AddCurves(const LoadCurves& curves, ExperimentResult& result) {
@@ -224,35 +169,16 @@ Status CompareIdleMemory(ExperimentContext& context, double base, ExperimentResu
   return Ok{};
 }
 
-std::vector<std::string> LoadRemarks(const std::vector<std::array<double, 4>>& rates, const LoadCurves& at) {
-  const auto row = [&](std::size_t variant) {
-    const auto& r = rates[variant];
-    return fmt::format("{:.2f}, {:.2f}, {:.2f}, {:.2f}", r[kSLora], r[kNoCache], r[kNoSched], r[kChameleon]);
-  };
-  const auto factor = [&](std::size_t variant) {
-    return ShowFactor(rates[variant][kChameleon] / std::max(1e-9, rates[variant][kSLora]));
-  };
-  return {
-      fmt::format(
-          "Sustained loads of S-LoRA, scheduler, cache, both: {} RPS, factor {}. With admission after every "
-          "step in S-LoRA too: {}, factor {}; after every tenth step everywhere: {}, factor {}. S-LoRA's source "
-          "has every tenth (`RouterManager`, `max_wait_tokens`), and Chameleon works on every iteration (4.1).",
-          row(0), factor(0), row(kEveryStep), factor(kEveryStep), row(kLanesTenth), factor(kLanesTenth)),
-      fmt::format(
-          "FIFO instead of lanes: {}. Half of the memory: {}, factor {}. A fifth of the objective: {}, factor "
-          "{}. 4,000 requests: {}, factor {}. Without the host's work: {}, factor {}. Overdue requests first: {}, "
-          "factor {}.",
-          row(kFifo), row(kHalfMemory), factor(kHalfMemory), row(kTight), factor(kTight), row(kShortRun),
-          factor(kShortRun), row(kNoHost), factor(kNoHost), row(kOverdue), factor(kOverdue)),
-      fmt::format("TBT: the paper does not say whether its P99 covers all gaps or the means of requests. By the second "
-                  "reading Chameleon has {:.0f} ms at 8 RPS and S-LoRA {:.0f} ms.",
-                  at.At(1, kChameleon).summary.tpot.p99, at.At(1, kSLora).summary.tpot.p99)};
+std::string GapRemark(const LoadCurves& at) {
+  return fmt::format(
+      "TBT: the paper does not say whether its P99 covers all gaps or the means of requests. By the second reading "
+      "Chameleon has {:.0f} ms at 8 RPS and S-LoRA {:.0f} ms.",
+      at.At(1, kChameleon).summary.tpot.p99, at.At(1, kSLora).summary.tpot.p99);
 }
 
 Result<ExperimentResult> RunLoad(ExperimentContext& context) {
-  const std::vector<Variant> variants = LoadVariants();
-  ASSIGN_OR_RETURN(const auto rates, SustainedOf(context, variants));
-  const double base = rates[0][kSLora];
+  ASSIGN_OR_RETURN(const auto rates, SustainedLoads(context));
+  const double base = rates[kSLora];
   ASSIGN_OR_RETURN(const LoadCurves at, RunCurves(context, {6, 8, 9}));
   ASSIGN_OR_RETURN(const LoadCurves relative,
                    RunCurves(context, {kLowLoad * base, kMediumLoad * base, kHighLoad * base}));
@@ -261,7 +187,7 @@ Result<ExperimentResult> RunLoad(ExperimentContext& context) {
   ExperimentResult result{.setting = DescribeChameleonTestbed(job)};
   CompareLatencies(at, false, result);
   CompareLatencies(relative, true, result);
-  CompareSustained(rates[0], result);
+  CompareSustained(rates, result);
   for (const std::size_t system : {kSLora, kChameleon}) {
     const SimulationSummary& summary = at.At(1, system).summary;
     const auto under = [&](const char* what, double ms) {
@@ -274,9 +200,8 @@ Result<ExperimentResult> RunLoad(ExperimentContext& context) {
   result.comparison.push_back(CompareGaps(curves));
   RETURN_IF_ERROR(CompareIdleMemory(context, base, result));
   CompareSquashes(curves, result);
-  AddVariants(variants, rates, result);
   AddCurves(curves, result);
-  result.remarks = LoadRemarks(rates, at);
+  result.remarks = {GapRemark(at)};
   return result;
 }
 

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "base/check.h"
 #include "lab/experiments/chameleon_testbed.h"
 
 namespace loramux {
@@ -35,15 +36,68 @@ void ComputeFaster(SimulationJob& job, double factor) {
 }
 
 // The rule of 5.1 for the objective, applied to the changed job.
-void FitObjective(SimulationJob& job) { (void)SetChameleonObjective(job, job.options.preset.program); }
+void FitObjective(SimulationJob& job) { CHECK(SetChameleonObjective(job, job.options.preset.program).ok()); }
 
 void PromptsTogether(SimulationJob& job, std::int64_t tokens) { job.options.preset.spec.whole_prompt_tokens = tokens; }
 
 // The document's 5 s (5.4.3) of the 14.5 s that its rule gives here; other machines and traces alike.
 constexpr double kFiveSeconds = 5.0 / 14.5;
-// The bound of S-LoRA's api_server.py where neither it nor the memory for tokens is given.
-constexpr std::int64_t kDefaultPromptsTogether = 3072;
+// The least that S-LoRA's api_server.py takes (LimitPromptsTogether).
+constexpr std::int64_t kLeastPromptsTogether = 3072;
 
+// How the programs order, admit and compute.
+void AddPrograms(std::vector<Assumption>& all) {
+  const auto add = [&](std::string what, std::function<void(SimulationJob&)> change) {
+    all.push_back({std::move(what), std::move(change)});
+  };
+  add("an objective of 1.75 s, and S-LoRA admits after every step too", [](SimulationJob& job) {
+    TakeObjectiveTimes(job, 1.75 / 14.5);
+    job.options.preset.spec.decode_turns = 1;
+  });
+  add("S-LoRA admits after every step too", [](SimulationJob& job) { job.options.preset.spec.decode_turns = 1; });
+  add("S-LoRA admits after every twentieth step", [](SimulationJob& job) {
+    if (job.options.preset.spec.decode_turns > 1) job.options.preset.spec.decode_turns = 20;
+  });
+  add("lanes admit after every tenth step too", [](SimulationJob& job) { job.options.preset.spec.decode_turns = 10; });
+  add("FIFO instead of lanes", [](SimulationJob& job) {
+    if (job.options.preset.spec.queue == "mlq") job.options.preset.spec.queue = "fifo";
+  });
+  add("requests that waited for half of the objective go first, outside lanes and quotas",
+      [](SimulationJob& job) { job.options.preset.spec.overdue_first = true; });
+  add("the host's work takes no time, and the objective follows", [](SimulationJob& job) {
+    job.options.preset.program.layer_seconds = job.options.preset.program.request_seconds = 0;
+    FitObjective(job);
+  });
+}
+
+void AddMachinesAndLoads(std::vector<Assumption>& all) {
+  const auto add = [&](std::string what, std::function<void(SimulationJob&)> change) {
+    all.push_back({std::move(what), std::move(change)});
+  };
+  add("arithmetic is twice as fast, and the objective follows", [](SimulationJob& job) {
+    ComputeFaster(job, 2);
+    FitObjective(job);
+  });
+  add("the arithmetic of adapters takes no time, and the objective follows", [](SimulationJob& job) {
+    job.options.device.model.per_adapter_token_rank = 0;
+    FitObjective(job);
+  });
+  add("a quarter of the memory for keys, values and adapters", [](SimulationJob& job) {
+    job.options.device.device_pages /= 4;
+    LimitPromptsTogether(job);
+  });
+  for (const double lengths : {0.165, 0.1, 0.05}) {
+    add(fmt::format("{:g} of the trace's lengths, and the objective follows", lengths), [=](SimulationJob& job) {
+      job.load.input_scale = job.load.output_scale = lengths;
+      FitObjective(job);
+    });
+  }
+  add("500 adapters", [](SimulationJob& job) { job.load.adapters = 500; });
+  add("4,000 requests",
+      [](SimulationJob& job) { job.load.requests = std::min<std::int64_t>(job.load.requests, 4000); });
+}
+
+// The first is none.
 std::vector<Assumption> Assumptions() {
   std::vector<Assumption> all = {{"as the document is read", nullptr, true}};
   const auto add = [&](std::string what, std::function<void(SimulationJob&)> change, bool decides = false) {
@@ -64,42 +118,18 @@ std::vector<Assumption> Assumptions() {
         LoadSlower(job, 32);
       },
       true);
-  for (const std::int64_t tokens : {kDefaultPromptsTogether, std::int64_t{2048}}) {
+  for (const std::int64_t tokens : {kLeastPromptsTogether, std::int64_t{2048}}) {
     add(
         fmt::format("at most {} tokens of prompts in a step", tokens),
-        [=](SimulationJob& job) { PromptsTogether(job, tokens); }, tokens == kDefaultPromptsTogether);
+        [=](SimulationJob& job) { PromptsTogether(job, tokens); }, tokens == kLeastPromptsTogether);
   }
-  add(fmt::format("an objective of 5 s, and at most {} tokens of prompts in a step", kDefaultPromptsTogether),
+  add(fmt::format("an objective of 5 s, and at most {} tokens of prompts in a step", kLeastPromptsTogether),
       [](SimulationJob& job) {
         TakeObjectiveTimes(job, kFiveSeconds);
-        PromptsTogether(job, kDefaultPromptsTogether);
+        PromptsTogether(job, kLeastPromptsTogether);
       });
-  add("an objective of 1.75 s, and S-LoRA admits after every step too", [](SimulationJob& job) {
-    TakeObjectiveTimes(job, 1.75 / 14.5);
-    job.options.preset.spec.decode_turns = 1;
-  });
-  add("S-LoRA admits after every twentieth step", [](SimulationJob& job) {
-    if (job.options.preset.spec.decode_turns > 1) job.options.preset.spec.decode_turns = 20;
-  });
-  add("arithmetic is twice as fast, and the objective follows", [](SimulationJob& job) {
-    ComputeFaster(job, 2);
-    FitObjective(job);
-  });
-  add("the arithmetic of adapters takes no time, and the objective follows", [](SimulationJob& job) {
-    job.options.device.model.per_adapter_token_rank = 0;
-    FitObjective(job);
-  });
-  add("a quarter of the memory for keys, values and adapters", [](SimulationJob& job) {
-    job.options.device.device_pages /= 4;
-    LimitPromptsTogether(job);
-  });
-  for (const double lengths : {0.165, 0.1, 0.05}) {
-    add(fmt::format("{:g} of the trace's lengths, and the objective follows", lengths), [=](SimulationJob& job) {
-      job.load.input_scale = job.load.output_scale = lengths;
-      FitObjective(job);
-    });
-  }
-  add("500 adapters", [](SimulationJob& job) { job.load.adapters = 500; });
+  AddPrograms(all);
+  AddMachinesAndLoads(all);
   return all;
 }
 

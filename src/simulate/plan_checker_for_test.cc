@@ -65,6 +65,7 @@ void PlanChecker::Planned(const PlannedStep& step) {
 }
 
 void PlanChecker::Moving(const MovePlan& plan) {
+  if (residency_ == nullptr) return Count(plan.moves);
   CheckCopies(plan.moves, *residency_);
   const bool reads = plan.reason == MoveReason::kRegistered;
   const auto to_host = std::ranges::count_if(
