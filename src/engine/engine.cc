@@ -419,14 +419,26 @@ void Engine::Impl::SubmitBatch(const StepPlan& plan, TimeNs now) {
   for (const PlannedAdmission& admission : plan.admissions) {
     if (admission.in_page.tokens == 0) continue;
     const Request& request = *admission.request;  // its own pages follow those of the tree
-    const std::uint32_t destination = request.page_table[static_cast<std::size_t>(request.tree_pages)];
-    builder.batch().copies.push_back({parts.tree->tiers().Page(admission.in_page.node).index, destination});
+    const std::size_t own = request.states.size() + static_cast<std::size_t>(request.tree_pages);
+    builder.batch().copies.push_back({parts.tree->tiers().Page(admission.in_page.node).index, request.page_table[own]});
   }
-  for (const PlannedChunk& chunk : plan.chunks) AddToBatch(chunk);
+  for (const PlannedChunk& chunk : plan.chunks) {
+    if (chunk.admits || chunk.takes_snapshot) CopyStates(*chunk.request);
+    AddToBatch(chunk);
+  }
   parts.executor->Submit(builder.Take());
   step_in_flight = true;
   step_computed = false;
   step_began = now;
+}
+
+void Engine::Impl::CopyStates(const Request& request) {
+  if (request.states.empty() || !request.copied_from.has_value()) return;
+  const DependencyTree& tree = *parts.tree;
+  for (NodeId at = *request.copied_from; at != request.tail; at = tree.nodes().Parent(at)) {
+    const auto page = static_cast<std::size_t>(tree.nodes().At(at).state - 1);
+    builder.batch().copies.push_back({tree.tiers().Page(at).index, request.states[page].index});
+  }
 }
 
 void Engine::Impl::AddToBatch(const PlannedChunk& chunk) {

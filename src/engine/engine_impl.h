@@ -255,6 +255,9 @@ struct Engine::Impl {
 
   void SubmitBatch(const StepPlan& plan, TimeNs now);
 
+  // Copies the snapshot from which the request's states are, if there is one.
+  void CopyStates(const Request& request);
+
   void AddToBatch(const PlannedChunk& chunk);
 
   void AddSample(const Sequence& request, StepBatch& batch, StepSequence& part) const;

@@ -76,7 +76,9 @@ struct EngineWorld {
                                .registry = registry,
                                .wakeup = wakeup,
                                .predictor = options.predictor,
-                               .observer = options.observer})) {}
+                               .observer = options.observer})) {
+    executor->set_state_pages(options.spec.state_pages);
+  }
 
   static std::unique_ptr<ControlPlane> Assemble(Options& options) {
     options.spec.cache = options.cache;
@@ -92,6 +94,7 @@ struct EngineWorld {
                     .eos_token_ids = {0},
                     .vocab_size = kTestVocab,
                     .kv_slices = {.layers = kTestLayers, .layer_bytes = kTestLayerBytes}};
+    if (options.spec.state_pages > 0) plane.engine.kv_slices = {};
     return std::move(ControlPlane::Create(std::move(plane))).value();
   }
 

@@ -15,6 +15,8 @@
 
 namespace loramux {
 
+inline constexpr std::int32_t kMostLayers = 1024;  // a recorded model has no more
+
 // How the recorded engine was configured.
 struct RecordedSetup {
   std::string program;  // version

@@ -503,7 +503,7 @@ class PlanDescriber {
     out.admissions.push_back(admission.request->id.value);
     AddNode(admission.tail);
     Add(static_cast<std::uint64_t>(admission.in_page.tokens));
-    if (admission.in_page.tokens > 0) AddNode(admission.in_page.node);
+    if (admission.copies()) AddNode(admission.in_page.node);
     Add(admission.overtakes.value);
   }
   // Includes the request's progress: computed positions and known tokens.
@@ -512,7 +512,7 @@ class PlanDescriber {
     Add(static_cast<std::uint64_t>(chunk.request->computed) << 32 |
         static_cast<std::uint64_t>(chunk.request->tokens.size()));
     Add(static_cast<std::uint64_t>(chunk.num_tokens) << 32 | static_cast<std::uint64_t>(chunk.new_pages));
-    Add(std::uint64_t{chunk.admits} * 2 + chunk.samples);
+    Add(std::uint64_t{chunk.takes_snapshot} * 4 + std::uint64_t{chunk.admits} * 2 + chunk.samples);
   }
 
   std::span<const std::uint32_t> original_;

@@ -120,8 +120,10 @@ class ReplayWorld final : private EngineObserver {
   }
 
   Status RegisterAdapters() {
+    // Where pages move whole, the setup does not say how many layers the model has.
+    const std::int32_t layers = setup_.kv_slices.layer_bytes > 0 ? setup_.kv_slices.layers : kMostLayers;
     for (const RecordedAdapter& adapter : generations_.adapters()) {
-      if (adapter.layers > setup_.kv_slices.layers + 1)
+      if (adapter.layers > layers + 1)
         return InvalidArgument("recording: an adapter has more layers than the model has");
       auto version = std::make_shared<AdapterVersion>();
       version->name = NameOf(adapter.generation.value);

@@ -108,9 +108,15 @@ Status Runtime::MakePlane(RuntimeOptions& options) {
   if (options.device_memory > 0)
     max_positions_ = std::min(max_positions_, options.device_memory / geometry_.page_bytes * geometry_.kv.page_tokens);
   RETURN_IF_ERROR(Complete(spec, max_positions_));
-  // Beyond that length, keys of equal prefixes differ between prompts of different lengths. States are not kept by
-  // prefix.
-  spec.keep_history = spec.keep_history && config.TurnsAlike(max_model_len_) && !config.recurrent;
+  // Beyond that length, keys of equal prefixes differ between prompts of different lengths. Without snapshots, states
+  // are not kept by prefix.
+  spec.keep_history =
+      spec.keep_history && config.TurnsAlike(max_model_len_) && (!config.recurrent || spec.state_snapshot_tokens > 0);
+  // A page of states has no layers, so pages move whole.
+  if (!config.recurrent) {
+    kv_slices_ = {.layers = static_cast<std::int32_t>(geometry_.kv.num_layers),
+                  .layer_bytes = geometry_.kv.KeyOffset(1, 0)};
+  }
   ControlPlaneOptions plane;
   RETURN_IF_ERROR(MakePools(options, plane));
   spec.total_tokens = static_cast<double>(plane.device->capacity_pages() * spec.page_tokens);
@@ -119,8 +125,7 @@ Status Runtime::MakePlane(RuntimeOptions& options) {
                   .eos_token_ids = config.eos_token_ids,
                   .vocab_size = config.BaseTokens(),
                   .generates = model_->generates(),
-                  .kv_slices = {.layers = static_cast<std::int32_t>(geometry_.kv.num_layers),
-                                .layer_bytes = geometry_.kv.KeyOffset(1, 0)}};
+                  .kv_slices = kv_slices_};
   plane.hash_seed = RandomSeed();
   ASSIGN_OR_RETURN(plane_, ControlPlane::Create(std::move(plane)));
   return Ok{};
@@ -210,8 +215,7 @@ RecordedSetup Runtime::DescribeSetup(const RuntimeOptions& options) const {
           .started_unix_seconds = clock_.UnixSeconds(),
           .spec = options.spec,
           .max_model_len = max_model_len_,
-          .kv_slices = {.layers = static_cast<std::int32_t>(geometry_.kv.num_layers),
-                        .layer_bytes = geometry_.kv.KeyOffset(1, 0)},
+          .kv_slices = kv_slices_,
           .page_bytes = geometry_.page_bytes,
           .device_pages = plane_->device().capacity_pages(),
           .host_pages = plane_->host().capacity_pages(),

@@ -48,8 +48,8 @@ struct RuntimeOptions {
   // Positions; 0: the model's own. With dynamic rope scaling up to `factor` times as many, then without prefix cache.
   std::int64_t max_model_len = 0;
   // What follows from the model, the machine and the cache regime is filled in. No history is kept for models with
-  // recurrent layers, whose states are of a whole sequence, and with dynamic rope scaling, where keys depend on the
-  // whole length.
+  // recurrent layers without snapshots of their states, and with dynamic rope scaling, where keys depend on the whole
+  // length.
   SystemSpec spec;
   int threads = 0;  // 0: one per processor
   Backend backend = Backend::kCpu;
@@ -127,6 +127,7 @@ class Runtime {
   Wakeup wakeup_;
   std::unique_ptr<PlacedModel> model_;
   PageGeometry geometry_;
+  KvSlices kv_slices_;
   std::int64_t max_model_len_ = 0;
   std::int64_t max_positions_ = 0;  // positions of the longest sequence that fits the device
   std::unique_ptr<ControlPlane> plane_;

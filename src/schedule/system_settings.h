@@ -77,6 +77,11 @@ inline constexpr auto kSettings = [] {
                 "Reuse keys and values of earlier requests that had the same adapter content and the same first tokens")
           .Shown("on")
           .InPresets(),
+      Row<&S::state_snapshot_tokens>("state_snapshot_tokens", {0, kTokens})
+          .Flag(SettingGroup::kMemory, "--state-snapshot-tokens", "N",
+                "Tokens after which the states of a sequence are kept for its prefix (layers of linear attention), "
+                "beside where a prompt ends and where it parts from another; 0: no prefix is cached for such models",
+                {0, kTokens}),
       Row<&S::max_running>("max_running", {1, kCount})
           .Flag(SettingGroup::kBatching, "--max-num-seqs", "N", "Requests in one batch", {1, 65536}),
       Row<&S::max_batch_tokens>("max_batch_tokens", {1, kTokens})

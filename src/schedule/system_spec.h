@@ -112,10 +112,13 @@ struct SystemSpec {
   bool keep_history = true;                  // and the regime keeps it: requests reuse pages of earlier ones
   std::int64_t page_tokens = 16;             // positions in a page
   std::int64_t state_pages = 0;              // pages of a request beside those of its positions (KvLayout::state_pages)
-  std::int64_t max_running = 256;            // requests in a batch
-  std::int64_t max_batch_tokens = 512;       // tokens computed in a step
-  std::int64_t prefill_chunk = 0;            // tokens of one request in a step; 0: max_batch_tokens
-  bool chunked_prefill = true;               // false: Complete makes prompts whole
+  // Tokens between two snapshots of a request's states, beside those where its prompt ends and where it parts from what
+  // the tree has (PlanningView::NextSnapshot). 0: no snapshots, so that requests with states share no prefix.
+  std::int64_t state_snapshot_tokens = 2048;
+  std::int64_t max_running = 256;       // requests in a batch
+  std::int64_t max_batch_tokens = 512;  // tokens computed in a step
+  std::int64_t prefill_chunk = 0;       // tokens of one request in a step; 0: max_batch_tokens
+  bool chunked_prefill = true;          // false: Complete makes prompts whole
   // > 0: prompts are never split, and a step computes several prompts only if they have at most so many tokens
   // together. REQUIRES then: any prompt fits max_batch_tokens and prefill_chunk.
   std::int64_t whole_prompt_tokens = 0;

@@ -17,21 +17,26 @@ namespace loramux {
 struct PlannedChunk {
   Request* request = nullptr;
   std::int32_t num_tokens = 0;  // from position request->computed on
-  std::int32_t new_pages = 0;   // pages to allocate before the step
+  std::int32_t new_pages = 0;   // pages to allocate before the step, beside those of a snapshot's copy
   bool admits = false;          // the request starts running with this step
   bool samples = false;         // the chunk computes the last known token, so a new token is sampled
   bool by_base = false;         // the request's adapter does not act on it (Request::base_tokens)
-  std::uint32_t sort_key = 0;   // scratch of SortByAdapter, which then reads each request only once
+  // The states before the chunk become a snapshot. The step copies its pages to others, with which the request goes on.
+  bool takes_snapshot = false;
+  std::uint32_t sort_key = 0;  // scratch of SortByAdapter, which then reads each request only once
 };
 
 // A waiting request that is admitted. It begins after the prefix of its tokens that the dependency tree has: the full
 // pages up to `tail`, and the first `in_page.tokens` positions of the next page. That next page is copied whole from
-// `in_page.node`, a child of `tail`, into the first page of the request's own, before the step computes.
+// `in_page.node`, a child of `tail`, into the first page of the request's own, before the step computes. With states:
+// `in_page.node` is the last page of the snapshot below `tail`, which is copied whole to the request's states.
 struct PlannedAdmission {
   Request* request = nullptr;
   NodeId tail;  // without a tree: no node
   DependencyTree::InPage in_page;
   RequestId overtakes;  // the older request, without room in memory, that this one overtakes; 0: none
+
+  bool copies() const { return in_page.node.generation != 0; }
 };
 
 // What a plan has seen, for the moves beside steps that follow it.

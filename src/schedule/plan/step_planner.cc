@@ -35,6 +35,7 @@ void StepPlanner::MakePlan(TimeNs now, bool may_pause) {
   draft_.runners.Rank(now);
   for (const Runner& runner : draft_.runners) draft_.plan.by_rank.push_back(runner.request);
   preemption_.LookAtWaiters();
+  preemption_.KeepSnapshotOfLast();
   rules_.Begin(draft_, preemption_);
   preemption_.Reclaim();
   seats_.Plan(may_pause);
@@ -46,12 +47,37 @@ void StepPlanner::MakePlan(TimeNs now, bool may_pause) {
   prompts_.Plan();
   seats_.FillIdle();
   fetch_ahead_.Plan();
+  PlanSnapshots();
   rules_.AfterPrompts(admitter_);
   draft_.plan.outlook = {.newest_seen = draft_.view.queues.newest(),
                          .waits_for_room = draft_.closed() || draft_.blocked != nullptr,
                          .loads_wait = draft_.loads_wait,
                          .awaits_load = draft_.awaits_load};
   SortByAdapter(draft_.plan.chunks, chunk_buffer_);
+}
+
+void StepPlanner::PlanSnapshots() {
+  const PlanningView& view = draft_.view;
+  if (view.tree.state_pages() == 0 || !draft_.plan.preemptions.empty()) return;
+  const std::int64_t pages = view.tree.state_pages();
+  for (PlannedChunk& chunk : draft_.plan.chunks) {
+    const Request& request = *chunk.request;
+    if (chunk.admits || view.NextSnapshot(request, request.computed - 1) != request.computed) continue;
+    if (HasSnapshot(request)) continue;
+    const std::int64_t room = pages + view.GrowthReserve();
+    if (draft_.room.free_kv() + draft_.room.evictable(PageCategory::kKv, /*even_wanted=*/false) < room) continue;
+    if (draft_.room.MakeUnwantedRoom(room) < room) continue;
+    draft_.room.Take(pages);
+    chunk.takes_snapshot = true;
+  }
+}
+
+bool StepPlanner::HasSnapshot(const Request& request) const {
+  const DependencyTree& tree = draft_.view.tree;
+  const NodeId tail =
+      tree.index().Match(request.tail, request.tokens, request.computed / draft_.view.options.page_tokens);
+  const NodeId end = tree.Beginning(tail);
+  return tree.nodes().KvDepth(end) * draft_.view.options.page_tokens == request.computed && tree.tiers().OnDevice(end);
 }
 
 // Highest rank first. A request may be preempted before its turn.

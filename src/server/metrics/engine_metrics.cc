@@ -148,6 +148,8 @@ void AddRequests(Page& page, const EngineSnapshot& snapshot) {
            "Prompt tokens computed in prefill, including repeated prefill after preemptions.", stats.tokens_prefilled);
   page.Own(MetricType::Counter, "history_evicted_pages_total", "History pages evicted from the device tier.",
            stats.history_evictions);
+  page.Own(MetricType::Counter, "state_snapshots_total",
+           "Snapshots of the states of linear attention that were taken for the prefix cache.", stats.prefix.snapshots);
   page.Own(MetricType::Counter, "history_copied_pages_total",
            "History pages copied to the host tier, so that their eviction from the device loses nothing.",
            stats.kv_tiers.pages_backed_up);
