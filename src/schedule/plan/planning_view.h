@@ -40,9 +40,13 @@ struct PlanningView {
   // Pages that hold so many positions of the request beyond those that it has. Avoids the division in the usual case
   // that none is missing.
   std::int64_t MissingPages(const Request& request, std::int64_t positions) const {
-    const std::int64_t has = static_cast<std::int64_t>(request.pages.size()) - options.state_pages;
-    const std::int64_t missing = positions - has * options.page_tokens;
-    return missing <= 0 ? 0 : (missing + options.page_tokens - 1) / options.page_tokens;
+    const std::int64_t missing = Beyond(request, positions, 0);
+    return missing == 0 ? 0 : (missing + options.page_tokens - 1) / options.page_tokens;
+  }
+  // How many of so many positions the request has no page for, with `more` pages beside its own.
+  std::int64_t Beyond(const Request& request, std::int64_t positions, std::int64_t more) const {
+    const std::int64_t has = static_cast<std::int64_t>(request.pages.size()) - options.state_pages + more;
+    return std::max<std::int64_t>(0, positions - has * options.page_tokens);
   }
   // Pages that a waiting request lacks for all known tokens and for the next one, if there will be a next one: one that
   // fills its last page with its prompt alone needs no more.
