@@ -33,26 +33,59 @@ class Hybrid(unittest.TestCase):
         return [serving.LORAMUX, "serve", str(self.top / "model"), "--served-model-name", "base", "--adapter-dir",
                 str(self.top / "adapters"), "--port", "0", *flags]
 
-    def answer(self, server, name, start, length):
+    def ask(self, server, name, prompt):
+        """The text and its log-probabilities, and the tokens of the prompt that were cached."""
         status, body = server.json("POST", "/v1/completions", {
-            "model": name, "prompt": list(range(start, start + length)), "max_tokens": 90, "temperature": 0,
-            "ignore_eos": True, "logprobs": 1})
+            "model": name, "prompt": prompt, "max_tokens": 90, "temperature": 0, "ignore_eos": True, "logprobs": 1})
         self.assertEqual(status, 200, body)
-        self.assertEqual(body["usage"].get("prompt_tokens_details", {}).get("cached_tokens", 0), 0)
+        cached = body["usage"].get("prompt_tokens_details", {}).get("cached_tokens", 0)
         choice = body["choices"][0]
-        return choice["text"], choice["logprobs"]["token_logprobs"]
+        return (choice["text"], choice["logprobs"]["token_logprobs"]), cached
+
+    def answer(self, server, name, start, length):
+        return self.ask(server, name, list(range(start, start + length)))[0]
 
     def test_requests_together_answer_as_alone(self):
-        server = Server.run(self.command())
+        server = Server.run(self.command("--state-snapshot-tokens", "0"))
         alone = [self.answer(server, *asked) for asked in ASKED]
         self.assertEqual([self.answer(server, *asked) for asked in ASKED], alone)
         self.assertEqual(len({text for text, _ in alone}), len(ASKED))
-        self.assertRegex(server.stop(), "linear attention: a sequence's states take .* and no prefix is cached")
-        server = Server.run(self.command("--device-memory", "320KiB", "--max-num-batched-tokens", "24"))
+        self.assertEqual(server.metric("vllm:prefix_cache_hits_total"), 0)
+        self.assertRegex(server.stop(), "linear attention: a sequence's states take .* no prefix is cached")
+        server = Server.run(self.command("--device-memory", "320KiB", "--max-num-batched-tokens", "24",
+                                         "--state-snapshot-tokens", "16", "--record", str(self.top / "recording")))
         with concurrent.futures.ThreadPoolExecutor(len(ASKED)) as pool:
             together = list(pool.map(lambda asked: self.answer(server, *asked), ASKED * 2))
         self.assertEqual(together, alone * 2)
         self.assertGreater(server.metric("vllm:num_preemptions_total"), 0)
+        self.assertEqual([self.answer(server, *asked) for asked in ASKED * 2], alone * 2)
+        self.assertGreater(server.metric("vllm:prefix_cache_hits_total"), 0)
+        self.assertGreater(server.metric("loramux:state_snapshots_total"), 0)
+        server.stop()
+        replayed = subprocess.run([serving.LORAMUX, "simulate", "--replay", str(self.top / "recording"), "--check-every",
+                                   "50"], capture_output=True, text=True, timeout=PATIENCE)
+        self.assertEqual(replayed.returncode, 0, replayed.stdout + replayed.stderr)
+        self.assertRegex(replayed.stdout, r"plans: \d+ compared, all equal")
+
+    def test_conversations_go_on_from_snapshots(self):
+        flags = ["--max-num-batched-tokens", "40", "--page-tokens", "16"]
+        server = Server.run(self.command(*flags, "--state-snapshot-tokens", "0"))
+        first = [token % 90 + 3 for token in range(100, 200)]
+        prompts = [first, first + [9] * 40, first[:70] + [7] * 30, first[:70] + [8] * 40]
+        asked = [(name, prompt) for name in ("base", *ADAPTERS) for prompt in prompts]
+        alone = [self.ask(server, *each) for each in asked]
+        self.assertEqual([cached for _, cached in alone], [0] * len(asked))
+        server.stop()
+        server = Server.run(self.command(*flags, "--state-snapshot-tokens", "128"))
+        self.assertRegex(server.text(), "linear attention: .* snapshot")
+        # Where the prompt before ended, and where two parted: each adapter has its own.
+        found = [self.ask(server, *each) for each in asked]
+        self.assertEqual([cached for _, cached in found], [0, 96, 0, 64] * 3)
+        self.assertEqual([answer for answer, _ in found], [answer for answer, _ in alone])
+        found = [self.ask(server, *each) for each in asked]
+        self.assertEqual([cached for _, cached in found], [96, 128, 96, 96] * 3)
+        self.assertEqual([answer for answer, _ in found], [answer for answer, _ in alone])
+        self.assertEqual(server.metric("vllm:prefix_cache_hits_total"), 3 * (96 + 64 + 96 + 128 + 96 + 96))
         server.stop()
 
     def test_what_does_not_serve_it_says_so(self):

@@ -44,6 +44,9 @@ void AddCaching(const RuntimeFlags& flags, const RuntimeOptions& options, const 
   table.push_back({"--swap-out", options.host_memory == 0 || !options.spec.keep_history || !regime.keep_history,
                    "no keys and values of requests that have ended move to a host tier; use --host-memory BYTES, and a "
                    "--cache that keeps them"});
+  table.push_back({"--state-snapshot-tokens",
+                   !options.spec.keep_history || !regime.keep_history || !options.spec.chunked_prefill,
+                   "prefixes are not cached, or prompts are not computed in chunks"});
   table.push_back({"--adapters-in-host", options.host_memory == 0 && options.spec.host_copies != HostCopies::kLoaded,
                    "there is no host tier; use --host-memory BYTES"});
   table.push_back({"--swap-upper,--swap-lower,--swap-interval", !regime.proactive_swapping,

@@ -6,6 +6,7 @@
 #include <utility>
 #include <unistd.h>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "base/bytes.h"
@@ -578,17 +579,25 @@ void WarnOfHostTier(HostCopies which, const Runtime& runtime, const AdapterRegis
 }
 
 // What an operator would not expect of a model like others.
-void LogPeculiarities(const Runtime& runtime) {
+// `snapshot_tokens`: SystemSpec::state_snapshot_tokens, or 0 if nothing is cached.
+void LogPeculiarities(const Runtime& runtime, std::int64_t snapshot_tokens) {
   const ModelConfig& config = runtime.config();
   if (!runtime.generates()) {
     spdlog::warn(
         "the model's files hold no output layer (lm_head): it makes embeddings, and requests for text are refused");
   }
   if (config.recurrent) {
-    spdlog::info(
-        "linear attention: a sequence's states take {} pages of {} each beside its keys and values, and no prefix is "
-        "cached; a preempted request is computed again from its beginning",
-        runtime.geometry().kv.state_pages, FormatBytes(runtime.geometry().page_bytes));
+    const std::int64_t pages = runtime.geometry().kv.state_pages, bytes = runtime.geometry().page_bytes;
+    const std::string what = snapshot_tokens > 0
+                                 ? fmt::format(
+                                       "prefixes are cached up to snapshots of them, every {} tokens, where a "
+                                       "prompt ends and where it parts from another",
+                                       snapshot_tokens)
+                                 : std::string(
+                                       "no prefix is cached, and a preempted request is computed again from "
+                                       "its beginning (--state-snapshot-tokens)");
+    spdlog::info("linear attention: a sequence's states take {} pages of {} each beside its keys and values; {}", pages,
+                 FormatBytes(bytes), what);
   }
   if (config.TurnsAlike(config.MostPositions())) return;
   const bool dynamic = config.rope.scaling == RopeConfig::Scaling::kDynamic;
@@ -620,6 +629,8 @@ Result<std::unique_ptr<Runtime>> StartRuntime(const RuntimeFlags& flags, Adapter
   options.recorder = recorder;
   ASSIGN_OR_RETURN(const std::vector<NamedPath> adapters, AdaptersOf(flags));
   const HostCopies host_copies = options.spec.host_copies;
+  const bool keeps = options.spec.keep_history && options.spec.chunked_prefill;
+  const std::int64_t snapshot_tokens = keeps ? options.spec.state_snapshot_tokens : 0;
   spdlog::info("served by: --cache {}, --schedule {}, --fairness {}, prompts {}", options.spec.cache,
                options.spec.queue, options.spec.fairness.policy == FairnessPolicy::kVtc ? "vtc" : "none",
                options.spec.chunked_prefill ? "in chunks" : "whole");
@@ -628,7 +639,7 @@ Result<std::unique_ptr<Runtime>> StartRuntime(const RuntimeFlags& flags, Adapter
                    Runtime::Load(flags.model_dir, std::move(options),
                                  [&](std::int64_t done, std::int64_t total) { weights.Update(done, total); }));
   weights.Finish();
-  LogPeculiarities(*runtime);
+  LogPeculiarities(*runtime, snapshot_tokens);
   ProgressBar registered("checking adapters", "", 1);
   std::int64_t done = 0;
   for (const NamedPath& adapter : adapters) {

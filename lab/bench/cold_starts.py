@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import datetime
 import json
+import math
 import os
 import pathlib
 import random
@@ -53,14 +54,14 @@ def write_safetensors(path, shapes, prng):
     """`shapes`: tensor name to shape. One-dimensional tensors are norms, and all ones."""
     header, offset = {}, 0
     for name, shape in shapes.items():
-        size = 2 * shape[0] * (shape[1] if len(shape) > 1 else 1)
+        size = 2 * math.prod(shape)
         header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [offset, offset + size]}
         offset += size
     text = json.dumps(header).encode()
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for shape in shapes.values():
-            file.write(random_bf16(shape[0] * shape[1], prng) if len(shape) > 1 else b"\x80\x3f" * shape[0])
+            file.write(random_bf16(math.prod(shape), prng) if len(shape) > 1 else b"\x80\x3f" * shape[0])
 
 
 def write_model(folder):
@@ -81,6 +82,10 @@ def write_model(folder):
         "num_attention_heads": HEADS, "num_key_value_heads": HEADS, "head_dim": HIDDEN // HEADS, "intermediate_size": FFN,
         "vocab_size": VOCABULARY, "max_position_embeddings": POSITIONS, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
         "hidden_act": "silu", "tie_word_embeddings": False, "bos_token_id": 1, "eos_token_id": 2, "dtype": "bfloat16"}))
+    write_tokenizer(folder)
+
+
+def write_tokenizer(folder):
     words = {"<unk>": 0, "<s>": 1, "</s>": 2, **{f"w{i}": i for i in range(3, VOCABULARY)}}
     special = [{"id": i, "content": text, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
                 "special": True} for i, text in enumerate(("<unk>", "<s>", "</s>"))]

@@ -15,8 +15,11 @@ std::unique_ptr<DependencyTree> MakeTree(const ControlPlaneOptions& options) {
   const std::int64_t page_tokens = options.engine.spec.page_tokens;
   if (!options.engine.spec.keep_history) return std::make_unique<DependencyTree>(page_tokens);
   const bool host_tier = options.kv_in_host_tier && options.host->capacity_pages() > 0;
-  return std::make_unique<DependencyTree>(page_tokens, options.device.get(), host_tier ? options.host.get() : nullptr,
-                                          options.engine.spec.usage_window, options.hash_seed);
+  auto tree =
+      std::make_unique<DependencyTree>(page_tokens, options.device.get(), host_tier ? options.host.get() : nullptr,
+                                       options.engine.spec.usage_window, options.hash_seed);
+  tree->set_state_pages(options.engine.spec.state_pages);
+  return tree;
 }
 
 }  // namespace

@@ -33,6 +33,67 @@ TEST(Engine, ASecondRequestComputesOnlyWhatIsNew) {
   EXPECT_EQ(stats.prefix.looked_up_tokens, 10 * 4 + 8 + 14);
 }
 
+// With states a request begins after a snapshot: where a prompt ended, after so many tokens, or where two parted. Each
+// version of an adapter has its own. KvCheckingExecutor checks each state.
+TEST(Engine, ARequestWithStatesBeginsAfterASnapshot) {
+  World w(128, 8, {.state_pages = 2, .state_snapshot_tokens = 16, .max_batch_tokens = 24}, {2, 2});
+  std::vector<TokenId> prompt;
+  for (TokenId i = 1; i <= 30; ++i) prompt.push_back(i);
+  const auto ask = [&](std::uint32_t adapter, const std::vector<TokenId>& tokens) {
+    const RequestId id = *w.Submit(tokens, adapter, 5);
+    w.Drain();
+    EXPECT_EQ(w.outcomes[id].tokens, ExpectedTokens(AdapterGeneration{adapter}, tokens, 5));
+    return w.outcomes[id].cached_tokens;
+  };
+  EXPECT_EQ(ask(1, prompt), 0);
+  EXPECT_EQ(w.engine->Stats().prefix.snapshots, 3);  // at 16, 28 and, in the answer, 32
+  EXPECT_EQ(ask(1, prompt), 28);
+  EXPECT_EQ(ask(2, prompt), 0);
+  EXPECT_EQ(ask(0, prompt), 0);
+  std::vector<TokenId> next = prompt;
+  for (const TokenId token : ExpectedTokens(AdapterGeneration{1}, prompt, 5)) next.push_back(token);
+  next.insert(next.end(), {500, 501, 502, 503});
+  EXPECT_EQ(ask(1, next), 32);
+  EXPECT_EQ(ask(1, next), 36);  // where that prompt ended
+  std::vector<TokenId> other(prompt.begin(), prompt.begin() + 23);
+  other.insert(other.end(), 12, 900);
+  EXPECT_EQ(ask(1, other), 16);
+  std::fill(other.begin() + 23, other.end(), 901);
+  EXPECT_EQ(ask(1, other), 20);  // where the two before parted
+  const auto reloaded = w.Replace("adapter-0", 2);
+  EXPECT_EQ(ask(reloaded.value, prompt), 0);
+  EXPECT_EQ(w.engine->Stats().prefix.copied_pages, 0);
+}
+
+TEST(Engine, WithoutSnapshotsStatesBeginAnew) {
+  World w(128, 8, {.state_pages = 2, .state_snapshot_tokens = 0}, {});
+  const std::vector<TokenId> prompt(30, 5);
+  for (int i = 0; i < 2; ++i) {
+    const RequestId id = *w.Submit(prompt, 0, 5);
+    w.Drain();
+    EXPECT_EQ(w.outcomes[id].cached_tokens, 0);
+  }
+  EXPECT_EQ(w.engine->Stats().prefix.snapshots, 0);
+  EXPECT_EQ(w.engine->Stats().history_pages, 0);
+}
+
+// A request that loses its pages goes on from its last snapshot, not from its beginning.
+TEST(Engine, WhoIsPreemptedGoesOnFromItsSnapshot) {
+  World w(58, 1, {.state_pages = 2, .state_snapshot_tokens = 16}, {});
+  std::vector<std::vector<TokenId>> prompts;
+  std::vector<RequestId> ids;
+  for (TokenId i = 1; i <= 3; ++i) {
+    prompts.emplace_back(30, i);
+    ids.push_back(*w.Submit(prompts.back(), 0, 40));
+  }
+  w.Drain();
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    EXPECT_EQ(w.outcomes[ids[i]].tokens, ExpectedTokens(kBaseModel, prompts[i], 40));
+  const EngineStats stats = w.engine->Stats();
+  EXPECT_EQ(stats.preemptions, 1);
+  EXPECT_EQ(stats.resumed.found, 48);
+}
+
 // An activated LoRA (aLoRA) finds what the base model and other activated ones have computed of a prompt before its
 // invocation, and they find what it has. KvCheckingExecutor checks each position that is read.
 TEST(Engine, ActivatedAdaptersShareTheirPromptsWithTheBase) {

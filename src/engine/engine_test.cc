@@ -31,8 +31,9 @@ struct Loaded {
   AdapterGeneration generation;
 };
 
-// Loads a version anew, and notes what that does to the requests on the one before.
-void ReloadOne(AdapterWorld& w, Prng& prng, Loaded& loaded, std::map<RequestId, Asked>& asked) {
+// Loads a version anew, and notes what that does to the requests on the one before, of each of which a step in flight
+// may give so many tokens.
+void ReloadOne(AdapterWorld& w, Prng& prng, Loaded& loaded, std::map<RequestId, Asked>& asked, std::size_t in_flight) {
   const AdapterGeneration old = loaded.generation;
   const bool aborts = prng.NextBelow(6) == 0, differs = prng.NextBelow(20) == 0;
   if (prng.NextBelow(4) == 0)
@@ -47,7 +48,7 @@ void ReloadOne(AdapterWorld& w, Prng& prng, Loaded& loaded, std::map<RequestId, 
     ask.may_fail = true;
     if (aborts || differs) continue;
     ask.generations.push_back(loaded.generation);
-    ask.begins.push_back(w.outcomes[id].tokens.size() + 1);  // one more may be in flight
+    ask.begins.push_back(w.outcomes[id].tokens.size() + in_flight);
   }
 }
 
@@ -80,6 +81,17 @@ void CheckScores(const Asked& ask, std::span<const ScoredToken> scores) {
     ASSERT_EQ(scores[i].logprob, expected.logprob);
     ASSERT_EQ(scores[i].top_logprobs.size(), expected.top_logprobs.size());
   }
+}
+
+// Makes the prompt go on from the beginning of an earlier one, with the same adapter.
+void GoOn(Prng& prng, const std::map<RequestId, Asked>& asked, Asked& ask) {
+  auto earlier = asked.begin();
+  std::advance(earlier, static_cast<std::ptrdiff_t>(prng.NextBelow(asked.size())));
+  ask.adapter = earlier->second.adapter;
+  const std::vector<TokenId>& prompt = earlier->second.prompt;
+  const std::size_t taken = prng.NextBelow(2) == 0 ? prompt.size() : prng.NextBelow(prompt.size() + 1);
+  ask.prompt.insert(ask.prompt.begin(), prompt.begin(), prompt.begin() + static_cast<std::ptrdiff_t>(taken));
+  ask.prompt.resize(std::min<std::size_t>(ask.prompt.size(), 40));
 }
 
 struct Fuzzed {
@@ -119,7 +131,9 @@ double HostLink(std::uint64_t seed) {
 
 // Random requests, adapters larger than memory, cancellations and broken disks.
 // `holds`: requests are held and aborted too. `reloads`: adapters are loaded anew, and their requests move or end.
-Fuzzed FuzzOnce(std::uint64_t seed, bool holds = false, bool reloads = false) {
+// `state_pages`: of each sequence, with snapshots. `drafts`: requests speculate.
+Fuzzed FuzzOnce(std::uint64_t seed, bool holds = false, bool reloads = false, std::int64_t state_pages = 0,
+                bool drafts = false) {
   Fuzzed fuzzed;
   Prng prng(seed);
   std::vector<std::int64_t> adapter_pages;
@@ -140,16 +154,22 @@ Fuzzed FuzzOnce(std::uint64_t seed, bool holds = false, bool reloads = false) {
       std::array{ColdStartPolicy::kWait, ColdStartPolicy::kAssist, ColdStartPolicy::kAuto}[cold_prng.NextBelow(3)];
   scheduler.reads_host_tier = cold_prng.NextBelow(2) == 0;
   scheduler.disk_by_layer = cold_prng.NextBelow(2) == 0;
+  scheduler.state_pages = state_pages;
+  if (state_pages > 0) scheduler.max_running = 1 + scheduler.max_running / 3;  // memory for snapshots is left
+  scheduler.state_snapshot_tokens = std::array{4, 7, 16, 40}[seed % 4];
+  if (drafts) scheduler.speculation.method = Speculation::kNgram;
+  GuessingObserver guesses;
   const std::uint64_t named_tenants = prng.NextBelow(5);  // 0: one tenant per adapter
   const std::span<const CacheRegime> regimes = CacheRegimes();
   fuzzed.regime = regimes[static_cast<std::size_t>(prng.NextBelow(regimes.size()))];
-  World w(24 + static_cast<std::int64_t>(prng.NextBelow(20)), 4 + static_cast<std::int64_t>(prng.NextBelow(50)),
-          scheduler, adapter_pages, /*prefix_cache=*/prng.NextBelow(4) != 0, std::string(fuzzed.regime.name),
-          HostLink(seed));
+  World w(24 + 16 * state_pages + static_cast<std::int64_t>(prng.NextBelow(20)),
+          4 + static_cast<std::int64_t>(prng.NextBelow(50)), scheduler, adapter_pages,
+          /*prefix_cache=*/prng.NextBelow(4) != 0, std::string(fuzzed.regime.name), HostLink(seed),
+          drafts ? &guesses : nullptr);
   const std::int64_t share =
       AdapterPartPages({.adapter_share = fuzzed.regime.adapter_share}, w.device->capacity_pages(), 1);
   const bool faults = prng.NextBelow(2) == 0;
-  Prng fault_prng(seed + 1), score_prng(seed + 2), hold_prng(seed + 5), reload_prng(seed + 6);
+  Prng fault_prng(seed + 1), score_prng(seed + 2), hold_prng(seed + 5), reload_prng(seed + 6), state_prng(seed + 7);
   if (faults) {
     const auto sometimes = [&](const TransferJob&) {
       return fault_prng.NextBelow(4) == 0 ? std::optional<Error>(IoError("injected")) : std::nullopt;
@@ -181,6 +201,7 @@ Fuzzed FuzzOnce(std::uint64_t seed, bool holds = false, bool reloads = false) {
       ask.adapter = static_cast<std::uint32_t>(prng.NextBelow(13));
       if (activated && activated_prng.NextBelow(3) == 0)
         ask.adapter = 13 + static_cast<std::uint32_t>(activated_prng.NextBelow(3));
+      if (state_pages > 0 && !asked.empty() && state_prng.NextBelow(3) > 0) GoOn(state_prng, asked, ask);
       const Loaded& adapter = loaded[ask.adapter];
       const auto base_tokens = w.BaseTokens(ask.prompt, adapter.generation);
       fuzzed.invoked += base_tokens.value_or(0) > 0;
@@ -221,7 +242,8 @@ Fuzzed FuzzOnce(std::uint64_t seed, bool holds = false, bool reloads = false) {
       });
     }
     for (int again = 0; reloads && again < 3 && reload_prng.NextBelow(3) == 0; ++again) {
-      ReloadOne(w, reload_prng, loaded[1 + reload_prng.NextBelow(loaded.size() - 1)], asked);
+      const std::size_t in_flight = 1 + (drafts ? GuessingObserver::kMost : 0);
+      ReloadOne(w, reload_prng, loaded[1 + reload_prng.NextBelow(loaded.size() - 1)], asked, in_flight);
     }
     if (!w.Advance() && to_submit == 0) break;
     if (prng.NextBelow(16) == 0) w.engine->CheckIntegrity();
@@ -336,6 +358,42 @@ TEST(Engine, FuzzEveryRequestEndsOnceWithItsOwnTokens) {
   }
 }
 
+// Requests begin after snapshots of states, in either tier, and take them, whatever else happens. KvCheckingExecutor
+// checks the state that each chunk goes on from.
+TEST(Engine, FuzzStatesAreThoseOfTheirTokens) {
+  EngineStats sum;
+  std::int64_t aborted = 0, moved = 0, discarded = 0, dropped = 0, invoked = 0;
+  for (std::uint64_t seed = 1; seed <= 240 && !testing::Test::HasFailure(); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const bool holds = seed % 3 == 1, reloads = seed % 3 == 2;
+    const auto state_pages = 1 + static_cast<std::int64_t>(seed % 5 % 3);
+    const Fuzzed fuzzed = FuzzOnce(seed, holds, reloads, state_pages);
+    sum.prefix.snapshots += fuzzed.stats.prefix.snapshots;
+    sum.prefix.found_tokens += fuzzed.stats.prefix.found_tokens;
+    sum.prefix.from_host_tokens += fuzzed.stats.prefix.from_host_tokens;
+    sum.resumed.found += fuzzed.stats.resumed.found;
+    sum.preemptions += fuzzed.stats.preemptions;
+    sum.history_evictions += fuzzed.stats.history_evictions;
+    sum.kv_tiers.pages_fetched += fuzzed.stats.kv_tiers.pages_fetched;
+    EXPECT_EQ(fuzzed.stats.prefix.copied_pages, 0);
+    aborted += fuzzed.aborted, moved += fuzzed.moved, discarded += fuzzed.discarded;
+    dropped += fuzzed.dropped_pages, invoked += fuzzed.invoked;
+    if (seed <= 12) ASSERT_EQ(fuzzed.digest, FuzzOnce(seed, holds, reloads, state_pages).digest) << "not deterministic";
+  }
+  EXPECT_GT(sum.prefix.snapshots, 10000);
+  EXPECT_GT(sum.prefix.found_tokens, 5000);
+  EXPECT_GT(sum.prefix.from_host_tokens, 50);
+  EXPECT_GT(sum.resumed.found, 1000);
+  EXPECT_GT(sum.preemptions, 500);
+  EXPECT_GT(sum.history_evictions, 5000);
+  EXPECT_GT(sum.kv_tiers.pages_fetched, 100);
+  EXPECT_GT(aborted, 100);
+  EXPECT_GT(moved, 10);
+  EXPECT_GT(discarded, 5);
+  EXPECT_GT(dropped, 100);
+  EXPECT_GT(invoked, 500);
+}
+
 // If adapters have a share, neither side takes from the other.
 TEST(Engine, AFixedShareIsFixed) {
   World w(40, 60, {}, {6, 6, 9}, /*prefix_cache=*/true, "vllm");
@@ -413,6 +471,30 @@ TEST(Engine, FuzzReloadsMoveAndAbort) {
   EXPECT_EQ(counts.failed, failed);
   EXPECT_GT(counts.moved, 2 * moved);  // those that wait, and that move again
   EXPECT_GT(counts.aborted, 200);
+}
+
+// Steps that verify drafts give the same tokens, whatever is preempted, fetched, reloaded or cancelled; wrong drafts
+// leave nothing in the cache, which the executor would find.
+TEST(Engine, FuzzSpeculation) {
+  std::int64_t preemptions = 0, found = 0, drafted = 0, accepted = 0, moved = 0;
+  for (std::uint64_t seed = 1; seed <= 240 && !testing::Test::HasFailure(); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const Fuzzed fuzzed =
+        FuzzOnce(seed, /*holds=*/seed % 4 == 0, /*reloads=*/seed % 4 == 1, /*state_pages=*/0, /*drafts=*/true);
+    preemptions += fuzzed.stats.preemptions;
+    found += fuzzed.stats.prefix.found_tokens;
+    drafted += fuzzed.stats.drafted_tokens;
+    accepted += fuzzed.stats.accepted_tokens;
+    moved += fuzzed.moved;
+    if (seed <= 20) {
+      ASSERT_EQ(fuzzed.digest, FuzzOnce(seed, seed % 4 == 0, seed % 4 == 1, 0, true).digest) << "not deterministic";
+    }
+  }
+  EXPECT_GT(preemptions, 100);
+  EXPECT_GT(found, 1000);
+  EXPECT_GT(moved, 50);
+  EXPECT_GT(accepted, 5000);
+  EXPECT_GT(drafted - accepted, 5000);
 }
 
 TEST(Engine, WhatIsHeldKeepsItsPlaceAndItsTokens) {
@@ -666,11 +748,13 @@ class CountingConstraint final : public TokenConstraint {
 };
 
 // With so little memory that requests are preempted: a constraint sees each token once, and one that fails ends its
-// request alone.
-TEST(EngineConstraint, SeesEachTokenOnceAndFailsAlone) {
+// request alone. Drafts change nothing.
+void ExpectConstraintsSeeEachTokenOnce(bool drafts) {
   SystemSpec scheduler;
   scheduler.max_running = 16;
-  World w(24, 8, scheduler, {});
+  if (drafts) scheduler.speculation.method = Speculation::kNgram;
+  GuessingObserver guesses;
+  World w(24, 8, scheduler, {}, /*prefix_cache=*/true, "lru", 10e9, drafts ? &guesses : nullptr);
   struct Case {
     std::vector<TokenId> prompt;
     std::shared_ptr<CountingConstraint> constraint;
@@ -697,7 +781,12 @@ TEST(EngineConstraint, SeesEachTokenOnceAndFailsAlone) {
     if (expected.size() == 30) expected.pop_back();  // nothing follows the last one
     EXPECT_EQ(one.constraint->tokens, expected);
   }
+  EXPECT_EQ(w.engine->Stats().accepted_tokens > 50, drafts);
 }
+
+TEST(EngineConstraint, SeesEachTokenOnceAndFailsAlone) { ExpectConstraintsSeeEachTokenOnce(/*drafts=*/false); }
+
+TEST(EngineConstraint, SeesEachTokenOfADraftOnce) { ExpectConstraintsSeeEachTokenOnce(/*drafts=*/true); }
 
 }  // namespace
 }  // namespace loramux::engine_test

@@ -78,6 +78,8 @@ class KvCheckingExecutor final : public Executor {
     batch_.reset();
     return true;
   }
+  // The first pages of each sequence hold its states: a hash of all tokens before the next one.
+  void set_state_pages(std::int64_t pages) { state_pages_ = pages; }
   // The next steps fail with this error.
   void set_fault(std::optional<Error> fault) { fault_ = std::move(fault); }
   // This sequence's part of each step fails alone.
@@ -135,9 +137,24 @@ class KvCheckingExecutor final : public Executor {
     return layers;
   }
   std::byte* At(const StepSequence& sequence, std::int64_t position, std::int32_t layer) const {
-    return PageAt(batch_->PagesOf(sequence)[static_cast<std::size_t>(position / kTestPageTokens)]) +
+    return PageAt(batch_->PagesOf(sequence)[static_cast<std::size_t>(state_pages_ + position / kTestPageTokens)]) +
            layer * static_cast<std::int64_t>(kTestLayerBytes) +
            position % kTestPageTokens * static_cast<std::int64_t>(sizeof(std::uint32_t));
+  }
+  // The words of the sequence's states after the tokens of `hash`, one in each page.
+  void CheckStates(const StepSequence& sequence, std::uint64_t hash) const {
+    for (std::int64_t i = 0; i < state_pages_; ++i) {
+      std::uint64_t found = 0;
+      std::memcpy(&found, PageAt(batch_->PagesOf(sequence)[static_cast<std::size_t>(i)]), sizeof(found));
+      ASSERT_EQ(found, SplitMix64(hash + 77 + static_cast<std::uint64_t>(i)))
+          << "request " << sequence.id << " goes on from a wrong state at position " << sequence.position;
+    }
+  }
+  void WriteStates(const StepSequence& sequence, std::uint64_t hash) const {
+    for (std::int64_t i = 0; i < state_pages_; ++i) {
+      const std::uint64_t word = SplitMix64(hash + 77 + static_cast<std::uint64_t>(i));
+      std::memcpy(PageAt(batch_->PagesOf(sequence)[static_cast<std::size_t>(i)]), &word, sizeof(word));
+    }
   }
   void ReadLayers(std::size_t i) {
     const StepSequence& sequence = batch_->sequences[i];
@@ -155,6 +172,7 @@ class KvCheckingExecutor final : public Executor {
         << "request " << sequence.id << " uses its adapter before position " << base_tokens;
     std::uint64_t hash = SplitMix64(base_tokens > 0 ? 0 : Content(sequence));
     for (std::int64_t p = 0; p < end; ++p) {
+      if (p > 0 && p == sequence.position && layer == 0) CheckStates(sequence, hash);
       if (p == base_tokens && p > 0) hash = SplitMix64(hash ^ SplitMix64(Content(sequence)));
       hash = SplitMix64(hash ^ static_cast<std::uint64_t>(tokens[static_cast<std::size_t>(p)]));
       const auto expected = static_cast<std::uint32_t>(SplitMix64(hash + static_cast<std::uint64_t>(layer)));
@@ -168,9 +186,11 @@ class KvCheckingExecutor final : public Executor {
                                  << ", layer " << layer;
       checked_ += layer == 0;
     }
+    if (layer + 1 == kTestLayers) WriteStates(sequence, hash);
   }
   void WriteGarbage(const StepSequence& sequence) {
     ++discarded_;
+    WriteStates(sequence, 0xeeee);
     for (std::int64_t p = sequence.position; p < sequence.position + sequence.tokens.size; ++p) {
       for (std::int32_t layer = 0; layer < kTestLayers; ++layer)
         std::memset(At(sequence, p, layer), 0xee, sizeof(std::uint32_t));
@@ -180,6 +200,7 @@ class KvCheckingExecutor final : public Executor {
   const Clock* clock_;
   ModeledExecutor* executor_;
   PagePool* device_;
+  std::int64_t state_pages_ = 0;
   std::optional<StepBatch> batch_;  // in flight
   std::map<RequestId, std::vector<TokenId>> tokens_;
   std::map<RequestId, std::int64_t> base_tokens_;

@@ -112,6 +112,7 @@ Result<std::unique_ptr<Sequence>> MakeSequence(const EngineOptions& options, Gen
       static_cast<std::size_t>(options.spec.state_pages + 2 + request.max_total_tokens / options.spec.page_tokens);
   request.pages.reserve(pages);
   request.page_table.reserve(pages);
+  request.states.reserve(static_cast<std::size_t>(options.spec.state_pages));
   CHECK(!input.pooling || (input.max_tokens == 0 && input.prompt_logprobs < 0));
   if (!input.ignore_eos || input.constraint != nullptr) {
     std::vector<TokenId>& stops = input.stop_token_ids;

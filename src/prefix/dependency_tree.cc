@@ -1,5 +1,7 @@
 #include "prefix/dependency_tree.h"
 
+#include <vector>
+
 #include "base/check.h"
 
 namespace loramux {
@@ -12,6 +14,11 @@ DependencyTree::DependencyTree(std::int64_t page_tokens, PagePool* device, PageP
       branches_(&nodes_, &index_),
       tiers_(&nodes_, device, host),
       reuse_(&nodes_, frequency_half_life, /*by_edge=*/host != nullptr) {}
+
+void DependencyTree::set_state_pages(std::int64_t pages) {
+  CHECK_EQ(tiers_.pages() + tiers_.host_pages(), 0);
+  state_pages_ = pages;
+}
 
 // ---------------------------------------------------------------- Branches
 
@@ -30,6 +37,8 @@ void DependencyTree::Clear(BranchId branch) {
 
 void DependencyTree::Remove(std::uint32_t index) {
   const std::uint32_t parent = nodes_[index].parent;
+  if (state_pages_ > 0 && nodes_[index].state == state_pages_)
+    nodes_[nodes_.KvNode(nodes_.IdOf(index)).index].snapshot = TreeNodes::kNone;
   tiers_.RemovePages(index);
   index_.Remove(index);
   branches_.RemoveTopIfUnused(parent);
@@ -111,6 +120,43 @@ void DependencyTree::Evict(NodeId id) {
   Remove(id.index);
 }
 
+// ---------------------------------------------------------------- Snapshots
+
+// Prompts have no negative tokens.
+DependencyTree::Inserted DependencyTree::InsertState(NodeId parent, PageHandle page, TimeNs now) {
+  const std::int32_t number = nodes_.At(parent).state + 1;
+  CHECK_LE(number, state_pages_);
+  const Inserted inserted =
+      Insert(parent, std::vector<TokenId>(static_cast<std::size_t>(nodes_.page_tokens()), -number), page, now);
+  if (inserted.outcome != Inserted::kTaken) return inserted;
+  nodes_[inserted.node.index].state = number;
+  if (number == state_pages_) nodes_[nodes_.KvNode(parent).index].snapshot = inserted.node.index;
+  return inserted;
+}
+
+NodeId DependencyTree::Beginning(NodeId tail) const {
+  if (state_pages_ == 0) return tail;
+  std::uint32_t at = nodes_.KvNode(tail).index;
+  while (nodes_[at].depth > 0 && nodes_[at].snapshot == TreeNodes::kNone) at = nodes_[at].parent;
+  return nodes_.IdOf(nodes_[at].depth > 0 ? nodes_[at].snapshot : at);
+}
+
+void DependencyTree::EndUseAfter(NodeId tail, NodeId node, TimeNs now) {
+  while (node != tail) {
+    const NodeId parent = nodes_.Parent(node);
+    EndUseOfLast(node, now);
+    node = parent;
+  }
+}
+
+void DependencyTree::Renew(NodeId node, TimeNs now) {
+  CHECK(tiers_.HasDevicePage(node) && nodes_.At(node).state == state_pages_);
+  const NodeId tail = nodes_.KvNode(node);
+  for (std::uint32_t at = node.index; at != tail.index; at = nodes_[at].parent) tiers_.AddUser(at);
+  tiers_.UpdateLeaf(node.index);
+  EndUseAfter(tail, node, now);
+}
+
 // ---------------------------------------------------------------- The host tier
 
 void DependencyTree::set_host_bonus(TimeNs per_doubling) {
@@ -133,6 +179,23 @@ void DependencyTree::CheckIntegrity() const {
   branches_.CheckIntegrity();
   tiers_.CheckIntegrity();
   reuse_.CheckIntegrity();
+  CheckSnapshots();
+}
+
+void DependencyTree::CheckSnapshots() const {
+  for (std::uint32_t index = 0; index < nodes_.slots(); ++index) {
+    const TreeNode& node = nodes_[index];
+    if (!node.exists()) continue;
+    CHECK(node.state >= 0 && node.state <= state_pages_);
+    if (node.state > 0) CHECK_EQ(nodes_[node.parent].state, node.state - 1);
+    if (node.state > 0) CHECK_EQ(node.snapshot, TreeNodes::kNone);
+    if (node.state > 0 && node.state == state_pages_)
+      CHECK_EQ(nodes_.At(nodes_.KvNode(nodes_.IdOf(index))).snapshot, index);
+    if (node.snapshot == TreeNodes::kNone) continue;
+    CHECK(nodes_[node.snapshot].exists());
+    CHECK_EQ(nodes_[node.snapshot].state, state_pages_);
+    CHECK_EQ(nodes_.KvNode(nodes_.IdOf(node.snapshot)).index, index);
+  }
 }
 
 }  // namespace loramux

@@ -13,6 +13,12 @@
 // another request inserted the same content first, it continues with the tree's page. Pages that nothing uses are
 // history. History stays until its memory is needed and is evicted leaves first, so every cached page stays reachable.
 //
+// Snapshots. Models with recurrent layers carry a state from token to token, which lies in `state_pages` pages of the
+// pool. A state after a full page of keys and values may be kept: a snapshot is a chain of nodes below that page's
+// node, one for each page of the state, found by tokens that no prompt has. So snapshots are used, evicted and moved as
+// other pages are. Requests begin after a page only if the whole snapshot below it is there. What leads to no snapshot
+// is useless.
+//
 // A tree may keep nothing, for caches without history. Matches then end at the top of a branch, requests keep their
 // pages, and all counts stay 0. So its users need not know which tree they have.
 //
@@ -47,6 +53,8 @@ class DependencyTree {
                  TimeNs frequency_half_life = 60 * kNsPerSecond, std::uint64_t hash_seed = 0);
   // A tree that keeps nothing. REQUIRES: page_tokens > 0.
   explicit DependencyTree(std::int64_t page_tokens) : DependencyTree(page_tokens, nullptr) {}
+  // Sets the pages of a snapshot; 0, the default: requests begin after any page. REQUIRES: the tree is empty.
+  void set_state_pages(std::int64_t pages);
   // Destruction does not free the pages; they are released with their pools.
   DependencyTree(const DependencyTree&) = delete;
   DependencyTree& operator=(const DependencyTree&) = delete;
@@ -60,6 +68,8 @@ class DependencyTree {
   const ReuseStatistics& reuse() const { return reuse_; }
   // False: the tree keeps nothing.
   bool keeps_history() const { return keeps_history_; }
+
+  std::int64_t state_pages() const { return state_pages_; }
 
   // The properties of a node that policies may use.
   struct NodeView {
@@ -126,6 +136,21 @@ class DependencyTree {
   // Adds the page that the user of `parent` filled with the keys and values of `tokens`, and uses its node once for
   // that user. REQUIRES: `parent` is used or the top of a branch; tokens.size() == page_tokens.
   Inserted Insert(NodeId parent, std::span<const TokenId> tokens, PageHandle page, TimeNs now);
+  // ---- Snapshots ----
+
+  // Adds the next page of a snapshot, whose last page so far, or page of keys and values, is `parent`. Else as Insert.
+  Inserted InsertState(NodeId parent, PageHandle page, TimeNs now);
+  // The deepest node on the path to `tail` after which a request may begin, in either tier: the last page of a
+  // snapshot, or the top. Without snapshots: `tail`.
+  NodeId Beginning(NodeId tail) const;
+  // That of the path to the page before the snapshot that ends at `node`. REQUIRES: `node` is not a top.
+  NodeId BeginningBefore(NodeId node) const { return Beginning(nodes_.Parent(nodes_.KvNode(node))); }
+  // Ends the use of the pages up to `node` that follow `tail`: of a snapshot, or of a page of which a part was copied.
+  // The user keeps the path to `tail`.
+  void EndUseAfter(NodeId tail, NodeId node, TimeNs now);
+  // The snapshot that ends at `node` counts as used until now. REQUIRES: it is on the device or on its way there.
+  void Renew(NodeId node, TimeNs now);
+
   // Loads into the CPU caches what Insert will read, for several pages (PrefixIndex). Changes nothing.
   void PrefetchInsert(NodeId parent, std::span<const TokenId> tokens) const {
     if (keeps_history_) index_.PrefetchInsert(parent, tokens);
@@ -177,8 +202,10 @@ class DependencyTree {
   // Removes a leaf (Remove) or everything below `top` (RemoveBelow) from both tiers.
   void Remove(std::uint32_t index);
   void RemoveBelow(std::uint32_t top);
+  void CheckSnapshots() const;
 
   const bool keeps_history_;
+  std::int64_t state_pages_ = 0;
   TreeNodes nodes_;
   PrefixIndex index_;
   TreeBranches branches_;

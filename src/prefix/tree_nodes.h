@@ -63,6 +63,10 @@ struct alignas(64) TreeNode {
   float edge_frequency = 0;
   // Place in the tree, continued.
   std::uint32_t first_child = kNone, next_sibling = kNone, previous_sibling = kNone;
+  // Snapshots: DependencyTree. The page's number in its snapshot, from 1; 0: a page of keys and values. The last page
+  // of the snapshot below a page of keys and values; kNone: there is none, or not all of it.
+  std::int32_t state = 0;
+  std::uint32_t snapshot = kNone;
   // Pages, continued: positions in the lists of idle leaves and of host roots.
   std::uint32_t leaf_position = kNone, root_position = kNone;
 
@@ -118,6 +122,12 @@ class TreeNodes {
   // Pages from the branch to the node; 0 for the top of a branch.
   std::int64_t Depth(NodeId node) const { return At(node).depth; }
   NodeId Parent(NodeId node) const { return IdOf(At(node).parent); }  // REQUIRES: depth > 0
+  // The same without the pages of a snapshot: pages of keys and values on the path, and the last of them.
+  std::int64_t KvDepth(NodeId node) const { return At(node).depth - At(node).state; }
+  NodeId KvNode(NodeId node) const {
+    while (At(node).state > 0) node = Parent(node);
+    return node;
+  }
   // Iterate over the children of a node; generation 0 marks the end. The order is arbitrary but deterministic.
   NodeId FirstChild(NodeId node) const { return IdOrNone(At(node).first_child); }
   NodeId NextSibling(NodeId node) const { return IdOrNone(At(node).next_sibling); }

@@ -231,7 +231,7 @@ Status VisitSetup(Visitor& v, RecordedSetup& setup) {
   RETURN_IF_ERROR(v.Text("model", setup.model));
   RETURN_IF_ERROR(v.Int("started_unix_seconds", 0, std::int64_t{1} << 40, setup.started_unix_seconds));
   RETURN_IF_ERROR(v.Int("max_model_len", 2, kMaxTokens, setup.max_model_len));
-  RETURN_IF_ERROR(v.Int("layers", 1, 1024, setup.kv_slices.layers));
+  RETURN_IF_ERROR(v.Int("layers", 1, kMostLayers, setup.kv_slices.layers));
   RETURN_IF_ERROR(v.Int("layer_bytes", 0, kMaxPageBytes, setup.kv_slices.layer_bytes));
   RETURN_IF_ERROR(v.Int("page_bytes", 64, kMaxPageBytes, setup.page_bytes));
   RETURN_IF_ERROR(v.Int("device_pages", 1, kMaxPages, setup.device_pages));

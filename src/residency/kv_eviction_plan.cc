@@ -106,6 +106,15 @@ void KvEvictionPlan::Fetch(NodeId tail) {
 
 // ---------------------------------------------------------------- Victims
 
+bool KvEvictionPlan::IsUseless(NodeId node) const {
+  const TreeNodes& nodes = tree_.nodes();
+  if (tree_.state_pages() == 0 || nodes.At(node).state == tree_.state_pages()) return false;
+  for (NodeId child = nodes.FirstChild(node); child.generation != 0; child = nodes.NextSibling(child)) {
+    if (!Peek(child.index).evicted || nodes.At(child).has_host_copy()) return false;
+  }
+  return true;
+}
+
 bool KvEvictionPlan::IsIdleLeaf(NodeId node) const {
   if (!tree_.tiers().HasDevicePage(node)) return false;
   const TreeNode& record = tree_.nodes()[node.index];
@@ -167,14 +176,27 @@ std::int64_t KvEvictionPlan::PagesOfQuery(NodeId node, const DependencyTree::Nod
   return pages;
 }
 
+// Its pages go one by one, and all are useless once one is gone. Keys and values can only go after their snapshot. What
+// it saves is the computation behind the snapshot before it.
+double KvEvictionPlan::EffortOf(NodeId snapshot) const {
+  const std::int64_t before = tree_.nodes().KvDepth(tree_.BeginningBefore(snapshot));
+  const std::int64_t saved = tree_.nodes().KvDepth(snapshot) - before;
+  looks_ += saved;
+  return static_cast<double>(saved) / static_cast<double>(tree_.state_pages());
+}
+
 KvEvictionPlan::Victim KvEvictionPlan::Scored(NodeId node, TimeNs now) const {
   const DependencyTree::NodeView view = tree_.View(node);
+  if (IsUseless(node)) return {std::numeric_limits<double>::lowest(), node, view.last_use, view.wants > 0};
   const ReloadFrom reload = tree_.nodes().At(node).has_host_copy() ? ReloadFrom::kHost : ReloadFrom::kComputation;
-  const std::int64_t pages = PagesOfQuery(node, view, policy_.MostPagesOfQuery(reload), now);
+  const bool is_snapshot = tree_.nodes().At(node).state > 0;
+  const std::int64_t pages =
+      is_snapshot ? tree_.state_pages() : PagesOfQuery(node, view, policy_.MostPagesOfQuery(reload), now);
   looks_ += pages;
   const double visits = VisitsOf(view);
   const EvictionCandidate candidate{
       .pages = pages,
+      .effort = is_snapshot && reload == ReloadFrom::kComputation ? EffortOf(node) : 1.0,
       .last_use = view.last_use,
       .uses = visits,
       .reload = reload,

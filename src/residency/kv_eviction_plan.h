@@ -88,6 +88,10 @@ class KvEvictionPlan {
   // The policy's score of a node in either tier.
   double Score(NodeId node, TimeNs now) const { return Scored(node, now).score; }
 
+  // Whether in this plan no request can begin after the node or below it: it is the end of a path, but not of a
+  // snapshot of states. Such a page goes first.
+  bool IsUseless(NodeId node) const;
+
   // In this plan, the path to `tail` is fetched from the host tier. IsFetched: whether an earlier part of this plan
   // fetches it.
   void Fetch(NodeId tail);
@@ -134,12 +138,16 @@ class KvEvictionPlan {
   std::int64_t PagesOfQuery(NodeId node, const DependencyTree::NodeView& view, std::int64_t most, TimeNs now) const;
   std::int64_t CountPagesOfQuery(NodeId node, const DependencyTree::NodeView& view, std::int64_t most,
                                  std::uint32_t* top) const;
+  // How many pages' computation each page of the snapshot saves.
+  double EffortOf(NodeId snapshot) const;
   // The node with its current score.
   Victim Scored(NodeId node, TimeNs now) const;
   // Adds a leaf that this plan created to offered_.
   void Offer(NodeId node, TimeNs now);
   // Whether the plan spares the page.
-  bool Spares(NodeId node) const { return spares_uncopied_ && !tree_.nodes().At(node).has_host_copy(); }
+  bool Spares(NodeId node) const {
+    return spares_uncopied_ && !tree_.nodes().At(node).has_host_copy() && !IsUseless(node);
+  }
   // Whether a scored leaf is still evictable with that score.
   bool Stands(const Victim& victim, TimeNs now);
   // A walk over all idle leaves at once.

@@ -36,6 +36,20 @@ struct World {
   }
   NodeId Remember(const std::vector<TokenId>& tokens, TimeNs now) { return Remember(tokens, now, base); }
 
+  // The request took a snapshot of its states there. Returns its last page.
+  NodeId RememberState(NodeId tail, TimeNs now) {
+    tree.Use(tail, now);
+    NodeId end = tail;
+    for (std::int64_t i = 0; i < tree.state_pages(); ++i) {
+      PageHandle page;
+      CHECK(pool->Allocate(PageCategory::kKv, std::span(&page, 1)));
+      end = tree.InsertState(end, page, now).node;
+    }
+    tree.EndUseAfter(tail, end, now);
+    tree.EndUse(tail, now);
+    return end;
+  }
+
   // Copies the path to `tail` to the host tier.
   void BackUp(NodeId tail) {
     std::vector<NodeId> path;
@@ -71,6 +85,31 @@ TEST(KvEvictionPlan, TheOldestLeafGoesFirstThenItsParent) {
   EXPECT_EQ(w.tree.tiers().pages(), 3);  // a plan does not change the tree
   w.plan.Reset(30);
   EXPECT_EQ(w.EvictNext(30), old);  // Reset forgets the plan
+}
+
+// Once a page of a snapshot is gone, the rest of it and what led to it alone go before all others, in this plan and in
+// the next: however recently they were used.
+TEST(KvEvictionPlan, WhatLeadsToNoSnapshotGoesFirst) {
+  World w;
+  w.tree.set_state_pages(2);
+  const NodeId old = w.RememberState(w.Remember(Tokens(8, 1), 10), 10);
+  std::vector<TokenId> longer = Tokens(12, 1);
+  longer.resize(16, 2);
+  const NodeId recent = w.RememberState(w.Remember(longer, 20), 20);
+  w.plan.Reset(30);
+  EXPECT_EQ(w.EvictNext(30), old);
+  EXPECT_EQ(w.EvictNext(30), w.tree.nodes().Parent(old));  // its keys and values lead to the other one
+  EXPECT_EQ(w.EvictNext(30), recent);
+  w.tree.Evict(recent);
+  EXPECT_EQ(w.tree.Beginning(w.tree.nodes().KvNode(old)), old);
+  w.tree.CheckIntegrity();
+  w.plan.Reset(30);
+  for (int i = 0; i < 3; ++i) {  // the first page of the snapshot, and two of keys and values
+    const NodeId gone = w.EvictNext(30);
+    EXPECT_EQ(w.tree.View(gone).last_use, 20);
+    if (i > 0) EXPECT_EQ(w.tree.nodes().At(gone).state, 0);
+  }
+  EXPECT_EQ(w.EvictNext(30), old);
 }
 
 // "Whatever leaves is in main memory": without a copy a page is passed over, and with it all above it. Once nothing has

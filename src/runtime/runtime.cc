@@ -101,6 +101,8 @@ Status Runtime::MakePlane(RuntimeOptions& options) {
   spec.reads_host_tier = on_cpu;
   spec.disk_by_layer = on_cpu && !options.verify_before_use;
   if (!on_cpu && options.host_memory == 0) spec.cold_start_policy = ColdStartPolicy::kWait;
+  RETURN_IF_ERROR(CheckSpeculation(spec));
+  speculates_ = spec.speculation.method != Speculation::kNone;
   PlanAssist(options);
   ASSIGN_OR_RETURN(max_model_len_, ChooseMaxModelLen(config, options.max_model_len));
   // Prompts longer than the pool are refused, so activations for them need no memory.
@@ -108,9 +110,15 @@ Status Runtime::MakePlane(RuntimeOptions& options) {
   if (options.device_memory > 0)
     max_positions_ = std::min(max_positions_, options.device_memory / geometry_.page_bytes * geometry_.kv.page_tokens);
   RETURN_IF_ERROR(Complete(spec, max_positions_));
-  // Beyond that length, keys of equal prefixes differ between prompts of different lengths. States are not kept by
-  // prefix.
-  spec.keep_history = spec.keep_history && config.TurnsAlike(max_model_len_) && !config.recurrent;
+  // Beyond that length, keys of equal prefixes differ between prompts of different lengths. Without snapshots, states
+  // are not kept by prefix.
+  spec.keep_history =
+      spec.keep_history && config.TurnsAlike(max_model_len_) && (!config.recurrent || spec.state_snapshot_tokens > 0);
+  // A page of states has no layers, so pages move whole.
+  if (!config.recurrent) {
+    kv_slices_ = {.layers = static_cast<std::int32_t>(geometry_.kv.num_layers),
+                  .layer_bytes = geometry_.kv.KeyOffset(1, 0)};
+  }
   ControlPlaneOptions plane;
   RETURN_IF_ERROR(MakePools(options, plane));
   spec.total_tokens = static_cast<double>(plane.device->capacity_pages() * spec.page_tokens);
@@ -119,10 +127,24 @@ Status Runtime::MakePlane(RuntimeOptions& options) {
                   .eos_token_ids = config.eos_token_ids,
                   .vocab_size = config.BaseTokens(),
                   .generates = model_->generates(),
-                  .kv_slices = {.layers = static_cast<std::int32_t>(geometry_.kv.num_layers),
-                                .layer_bytes = geometry_.kv.KeyOffset(1, 0)}};
+                  .kv_slices = kv_slices_};
   plane.hash_seed = RandomSeed();
   ASSIGN_OR_RETURN(plane_, ControlPlane::Create(std::move(plane)));
+  return Ok{};
+}
+
+Status Runtime::CheckSpeculation(SystemSpec& spec) const {
+  SpeculationOptions& speculation = spec.speculation;
+  if (speculation.method == Speculation::kNone) return Ok{};
+  if (model_->device() != nullptr) {
+    return InvalidArgument(
+        "--speculate: expected none on a GPU, found ngram: drafts are verified on processors only. Leave it out, or "
+        "serve with --device cpu",
+        "--speculate");
+  }
+  if (!config().recurrent) return Ok{};
+  spdlog::warn("--speculate: this model has recurrent layers, whose states cannot be taken back; nothing is drafted");
+  speculation.method = Speculation::kNone;
   return Ok{};
 }
 
@@ -134,6 +156,7 @@ ExecutorOptions Runtime::ExecutorOptionsOf(const RuntimeOptions& options) const 
           .max_running = options.spec.max_running,
           .max_positions = max_positions_,
           .max_rank = std::min(options.max_lora_rank, ExecutorOptions{}.max_rank),
+          .max_drafted_tokens = options.spec.DraftedTokens(),
           .assist = AssistOf(options)};
 }
 
@@ -210,8 +233,7 @@ RecordedSetup Runtime::DescribeSetup(const RuntimeOptions& options) const {
           .started_unix_seconds = clock_.UnixSeconds(),
           .spec = options.spec,
           .max_model_len = max_model_len_,
-          .kv_slices = {.layers = static_cast<std::int32_t>(geometry_.kv.num_layers),
-                        .layer_bytes = geometry_.kv.KeyOffset(1, 0)},
+          .kv_slices = kv_slices_,
           .page_bytes = geometry_.page_bytes,
           .device_pages = plane_->device().capacity_pages(),
           .host_pages = plane_->host().capacity_pages(),

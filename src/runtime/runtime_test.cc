@@ -447,12 +447,12 @@ TEST(Runtime, DynamicRopeReachesBeyondTheModelsOwnLength) {
   EXPECT_EQ((*runtime)->engine().Stats().prefix.found_tokens, 0);
 }
 
-// All runs at once, with memory for few of them: states lie in their sequences' pages, and who is preempted begins
-// again.
-TEST(Runtime, AHybridModelIsServedFromStates) {
+// All runs of a hybrid model at once, twice, with a snapshot of their states after so many tokens.
+EngineStats ServeFromStates(std::int64_t snapshot_tokens, std::int64_t device_memory) {
   const fs::path golden = kModels / "qwen3_5";
   RuntimeOptions options = Small();
-  options.device_memory = 160 << 10;
+  options.device_memory = device_memory;
+  options.spec.state_snapshot_tokens = snapshot_tokens;
   options.kv_dtype = options.lora_dtype = DType::kF32;  // as the expected values were computed
   options.spec.max_batch_tokens = 24;                   // long prompts come in pieces
   constexpr std::size_t kTokens = 64;
@@ -460,7 +460,7 @@ TEST(Runtime, AHybridModelIsServedFromStates) {
   Runtime& runtime = *started;
   EXPECT_EQ(runtime.geometry().kv.num_layers, 2);
   EXPECT_GT(runtime.geometry().kv.state_pages, 0);
-  for (int round = 0; round < 2; ++round) {  // the second would find a prefix, if there were one
+  for (int round = 0; round < 2; ++round) {  // the second finds what the first left
     std::vector<std::pair<std::string, std::future<Answer>>> answers;
     for (const auto& [key, request] : requests) {
       answers.emplace_back(key, std::async(std::launch::async, [&runtime, r = request]() mutable {
@@ -475,9 +475,27 @@ TEST(Runtime, AHybridModelIsServedFromStates) {
     }
   }
   runtime.Stop();
-  EXPECT_GT(runtime.engine().Stats().preemptions, 0);
-  EXPECT_EQ(runtime.engine().Stats().prefix.found_tokens, 0);
-  EXPECT_EQ(runtime.engine().Stats().device.used(PageCategory::kKv), 0);
+  const EngineStats stats = runtime.engine().Stats();
+  EXPECT_EQ(stats.device.used(PageCategory::kKv), stats.history_pages);
+  return stats;
+}
+
+// With memory for few of them, and without snapshots: states lie in their sequences' pages, and who is preempted begins
+// again.
+TEST(Runtime, AHybridModelIsServedFromStates) {
+  const EngineStats stats = ServeFromStates(0, 160 << 10);
+  EXPECT_GT(stats.preemptions, 0);
+  EXPECT_EQ(stats.prefix.found_tokens + stats.resumed.found + stats.history_pages, 0);
+}
+
+TEST(Runtime, AHybridModelBeginsAfterSnapshots) {
+  const EngineStats much = ServeFromStates(16, 4 << 20), little = ServeFromStates(16, 160 << 10);
+  EXPECT_GT(much.prefix.found_tokens, much.prefix.looked_up_tokens / 4);
+  EXPECT_EQ(much.preemptions, 0);
+  EXPECT_GT(little.preemptions, 0);
+  EXPECT_GT(little.prefix.snapshots, 0);
+  EXPECT_GT(little.resumed.found + little.prefix.found_tokens, 0);
+  EXPECT_GT(little.history_evictions, 0);
 }
 
 TEST(Runtime, AHybridModelIsRefusedOnADeviceAndWithoutMemoryForAState) {

@@ -65,7 +65,7 @@ struct alignas(64) Request {
   std::int64_t computed_before = 0;       // positions that it had computed when it was preempted last
   TimeNs first_scheduled = -1;            // first admission; -1: not admitted yet
   TimeNs adapter_wait = 0;                // the part of the time until then in which its adapter was not on the device
-  std::vector<std::uint32_t> page_table;  // indices of `pages`, for the kernels
+  std::vector<std::uint32_t> page_table;  // indices of `states`, then of `pages`, for the kernels
   std::string tenant_name;                // the tenant that is charged (fairness.h)
 
   // Only requests of one sharing domain find each other's pages (DependencyTree::HoldTop). Set before Scheduler::Add.
@@ -76,8 +76,8 @@ struct alignas(64) Request {
   // While the request runs: the last node of its path, which it uses. While it waits: the node after which it
   // would begin, which may no longer exist.
   NodeId tail;
-  // The child of `tail` of which the page is copied for this request. In use from admission to the end of its first
-  // step.
+  // The child of `tail` of which the page is copied for this request, or the last page of the snapshot below `tail`,
+  // from which its states are. In use from admission, or from the plan that took the snapshot, to the end of that step.
   std::optional<NodeId> copied_from;
   NodeId found;  // the deepest node found for its tokens; may no longer exist
   // Leading tokens on which its adapter does not act, as an activated LoRA before its invocation tokens: their keys and
@@ -90,16 +90,26 @@ struct alignas(64) Request {
   // prompt, or the mean of its hidden states, are wanted and not known yet: they come from the computation of these
   // tokens.
   std::int64_t reusable_tokens = kAllTokens;
+  // Guesses of the tokens that follow `tokens`, in order: a step may compute them too, to find out whether they do. So
+  // few that the request does not end before the last of them.
+  std::vector<TokenId> draft;
   // Fetches from the host tier since it began to wait. At most kMostFetches.
   std::int32_t fetches = 0;
-  bool fetched_ahead = false;         // history was fetched for it before it had a seat
-  std::int32_t tree_pages = 0;        // pages at the front of `pages` that the dependency tree owns
+  bool fetched_ahead = false;   // history was fetched for it before it had a seat
+  std::int32_t tree_pages = 0;  // pages at the front of `pages` that the dependency tree owns
+  // The request's own pages with the states of recurrent layers after `computed` tokens; none without such layers.
+  std::vector<PageHandle> states;
+  NodeId snapshot;                    // the last page of the deepest snapshot on its path; may no longer exist
+  std::int32_t snapshot_at = 0;       // tokens before that snapshot; 0: there was none
+  std::int32_t branches_at = 0;       // tokens, in full pages, that it has in common with what the tree has
   std::int32_t fetched_tokens = 0;    // tokens fetched from the host tier while it waited
   std::int32_t found_on_arrival = 0;  // prompt tokens that the cache had, in either tier, when it arrived
   std::int32_t cached_tokens = -1;    // prompt tokens found in the cache at its first admission; -1: not admitted yet
 
   // Tokens that are known but not computed yet.
   std::int64_t uncomputed() const { return static_cast<std::int64_t>(tokens.size()) - computed; }
+  // Pages that are the request's own.
+  std::int64_t own_pages() const { return static_cast<std::int64_t>(states.size() + pages.size()) - tree_pages; }
   // Tokens whose keys and values may come from the tree. The last token's never do, because its logits are needed.
   std::int64_t most_reused() const {
     return std::min({static_cast<std::int64_t>(tokens.size()) - 1, reusable_tokens, treelike_tokens()});

@@ -7,9 +7,10 @@
 
 namespace loramux {
 
-RequestPages::RequestPages(std::int64_t page_tokens, PagePool& device, ResidencyManager& residency,
+RequestPages::RequestPages(const SystemSpec& options, PagePool& device, ResidencyManager& residency,
                            DependencyTree& tree, KvTiers& tiers)
-    : page_tokens_(page_tokens),
+    : page_tokens_(options.page_tokens),
+      state_pages_(options.state_pages),
       device_(device),
       residency_(residency),
       tree_(tree),
@@ -46,11 +47,11 @@ bool RequestPages::Admit(const PlannedAdmission& admission, TimeNs now) {
 void RequestPages::BeginFrom(const PlannedAdmission& admission, TimeNs now) {
   Request* request = admission.request;
   const NodeId tail = admission.tail;
-  const bool copies = admission.in_page.tokens > 0;
+  const bool copies = admission.copies();
   tree_.Unwant(request->tail);
   tree_.Use(copies ? admission.in_page.node : tail, now);
   if (copies) request->copied_from = admission.in_page.node;
-  prefix_stats_.copied_pages += copies;
+  prefix_stats_.copied_pages += admission.in_page.tokens > 0;
   request->fetches = 0;
   request->fetched_ahead = false;
   request->tail = tail;
@@ -58,20 +59,30 @@ void RequestPages::BeginFrom(const PlannedAdmission& admission, TimeNs now) {
   request->tree_pages = static_cast<std::int32_t>(depth);
   request->pages.resize(static_cast<std::size_t>(depth));
   tree_.tiers().CopyPath(tail, request->pages);
-  request->page_table.clear();
+  request->page_table.assign(static_cast<std::size_t>(state_pages_), 0);  // Allocate has the states' pages
   for (const PageHandle page : request->pages) request->page_table.push_back(page.index);
   request->computed = depth * page_tokens_ + admission.in_page.tokens;
+  request->snapshot = state_pages_ > 0 ? admission.in_page.node : NodeId{};
+  request->snapshot_at = static_cast<std::int32_t>(request->computed);
   request->charged = std::max(request->charged, request->computed);  // cached tokens are not charged
   if (request->cached_tokens >= 0 || !tree_.keeps_history()) return;
   request->cached_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(request->computed, request->prompt_tokens));
   CountPrefix(*request, 1);
 }
 
-void RequestPages::Allocate(const PlannedChunk& chunk) {
-  if (chunk.new_pages == 0) return;
+void RequestPages::Allocate(const PlannedChunk& chunk, TimeNs now) {
   Request* request = chunk.request;
+  if (chunk.takes_snapshot) TakeSnapshot(request, now);
+  std::int64_t new_pages = chunk.new_pages;
+  if (state_pages_ > 0 && request->states.empty()) {
+    request->states.resize(static_cast<std::size_t>(state_pages_));
+    CHECK(device_.Allocate(PageCategory::kKv, request->states));
+    for (std::size_t i = 0; i < request->states.size(); ++i) request->page_table[i] = request->states[i].index;
+    new_pages -= state_pages_;
+  }
+  if (new_pages == 0) return;
   const std::size_t old_size = request->pages.size();
-  request->pages.resize(old_size + static_cast<std::size_t>(chunk.new_pages));
+  request->pages.resize(old_size + static_cast<std::size_t>(new_pages));
   const std::span<PageHandle> added = std::span(request->pages).subspan(old_size);
   CHECK(device_.Allocate(PageCategory::kKv, added));
   for (const PageHandle page : added) request->page_table.push_back(page.index);
@@ -83,15 +94,20 @@ void RequestPages::Fetch(const Move& fetch, Request& request, TimeNs now) {
     request.fetched_ahead = true;
   else
     ++request.fetches;
-  request.fetched_tokens += static_cast<std::int32_t>(fetch.pages * page_tokens_);
+  const std::int64_t of_states = std::min<std::int64_t>(fetch.pages, tree_.nodes().At(fetch.item.node).state);
+  request.fetched_tokens += static_cast<std::int32_t>((fetch.pages - of_states) * page_tokens_);
   tree_.Unwant(request.tail);  // want the end of the fetched path, so that it is evicted last
   request.tail = fetch.item.node;
   tree_.Want(request.tail);
   tiers_.Fetch(request.tail, request.id, now, ahead);
 }
 
-// No step is in flight, so a page can be freed at once if the tree already has its content.
 void RequestPages::Fill(Request* request, TimeNs now) {
+  if (state_pages_ == 0) HandOver(request, now);
+}
+
+// No step is in flight, so a page can be freed at once if the tree already has its content.
+void RequestPages::HandOver(Request* request, TimeNs now) {
   const auto size = static_cast<std::size_t>(page_tokens_);
   const auto done = static_cast<std::size_t>(request->tree_pages) * size,
              computed = static_cast<std::size_t>(std::min(request->computed, request->treelike_tokens()));
@@ -107,19 +123,40 @@ void RequestPages::Fill(Request* request, TimeNs now) {
     if (inserted.outcome == DependencyTree::Inserted::kTaken) continue;
     device_.Free(PageCategory::kKv, std::span(&request->pages[at], 1));
     request->pages[at] = tree_.tiers().Page(inserted.node);
-    request->page_table[at] = request->pages[at].index;
+    request->page_table[static_cast<std::size_t>(state_pages_) + at] = request->pages[at].index;
   }
 }
 
-// REQUIRES: no step that copies the page is in flight. The page has been copied, or will not be.
+// Where a fetch is bringing one of the pages, nothing comes of it. Of the snapshot's pages the tree may have the first
+// ones: those stay the request's own.
+void RequestPages::TakeSnapshot(Request* request, TimeNs now) {
+  HandOver(request, now);
+  if (request->tree_pages * page_tokens_ != request->computed) return;
+  NodeId at = request->tail;
+  for (std::size_t i = 0; i < request->states.size(); ++i) {
+    const auto inserted = tree_.InsertState(at, request->states[i], now);
+    if (inserted.outcome == DependencyTree::Inserted::kNotNow) break;
+    at = inserted.node;
+    if (inserted.outcome == DependencyTree::Inserted::kExisted) continue;
+    CHECK(device_.Allocate(PageCategory::kKv, std::span(&request->states[i], 1)));
+    request->page_table[i] = request->states[i].index;
+  }
+  if (at == request->tail) return;
+  request->copied_from = request->snapshot = at;
+  request->snapshot_at = static_cast<std::int32_t>(request->computed);
+  ++prefix_stats_.snapshots;
+}
+
+// REQUIRES: no step that copies the pages is in flight. They have been copied, or will not be.
 void RequestPages::EndCopy(Request* request, TimeNs now) {
   if (!request->copied_from.has_value()) return;
-  tree_.EndUseOfLast(*request->copied_from, now);
+  tree_.EndUseAfter(request->tail, *request->copied_from, now);
   request->copied_from.reset();
 }
 
 void RequestPages::Return(Request* request, TimeNs now) {
   Release(request, now);
+  request->tail = tree_.Beginning(request->tail);
   tree_.Want(request->tail);
 }
 
@@ -153,7 +190,13 @@ void RequestPages::ChangeAdapter(Request* request, AdapterGeneration adapter, st
 void RequestPages::Release(Request* request, TimeNs now) {
   EndCopy(request, now);
   device_.Free(PageCategory::kKv, std::span(request->pages).subspan(static_cast<std::size_t>(request->tree_pages)));
+  device_.Free(PageCategory::kKv, request->states);
+  const bool had_snapshot = state_pages_ > 0 && tree_.tiers().HasDevicePage(request->snapshot);
+  if (had_snapshot && tree_.nodes().At(request->snapshot).state == state_pages_) tree_.Renew(request->snapshot, now);
   tree_.EndUse(request->tail, now);
+  request->states.clear();
+  request->snapshot = {};
+  request->snapshot_at = request->branches_at = 0;
   request->tree_pages = 0;
   request->pages.clear();
   request->page_table.clear();
@@ -193,7 +236,7 @@ void RequestPages::CheckIntegrity(std::span<Request* const> running, std::span<R
   std::int64_t kv_pages = 0;
   for (const Request* request : running) kv_pages += CheckPages(*request);
   for (const Request* request : waiting) {
-    CHECK(request->pages.empty() && !request->copied_from.has_value());
+    CHECK(request->pages.empty() && request->states.empty() && !request->copied_from.has_value());
     CHECK_EQ(request->computed, 0);
   }
   tree_.CheckIntegrity();
@@ -205,15 +248,24 @@ void RequestPages::CheckIntegrity(std::span<Request* const> running, std::span<R
 }
 
 std::int64_t RequestPages::CheckPages(const Request& request) const {
-  CHECK_EQ(request.pages.size(), request.page_table.size());
+  const std::size_t states = request.states.size();
+  CHECK_EQ(static_cast<std::int64_t>(states), state_pages_);
+  CHECK_EQ(states + request.pages.size(), request.page_table.size());
   CHECK_LE(request.computed, static_cast<std::int64_t>(request.pages.size()) * page_tokens_);
   for (std::size_t i = 0; i < request.pages.size(); ++i) {
     CHECK(device_.IsCurrent(request.pages[i]));
-    CHECK_EQ(request.pages[i].index, request.page_table[i]);
+    CHECK_EQ(request.pages[i].index, request.page_table[states + i]);
+  }
+  for (std::size_t i = 0; i < states; ++i) {
+    CHECK(device_.IsCurrent(request.states[i]));
+    CHECK_EQ(request.states[i].index, request.page_table[i]);
   }
   CHECK_EQ(tree_.nodes().Depth(request.tail), request.tree_pages);
-  if (request.copied_from.has_value()) CHECK(tree_.nodes().Parent(*request.copied_from) == request.tail);
-  return static_cast<std::int64_t>(request.pages.size()) - request.tree_pages;
+  if (request.copied_from.has_value()) {
+    const NodeId from = *request.copied_from;
+    CHECK((state_pages_ > 0 ? tree_.nodes().KvNode(from) : tree_.nodes().Parent(from)) == request.tail);
+  }
+  return request.own_pages();
 }
 
 void RequestPages::CheckUsers(std::span<Request* const> running) const {

@@ -12,6 +12,7 @@
 #include "residency/kv_tiers.h"
 #include "schedule/plan/step_plan.h"
 #include "schedule/request.h"
+#include "schedule/system_spec.h"
 
 namespace loramux {
 
@@ -20,12 +21,13 @@ struct PrefixStats {
   std::int64_t looked_up_tokens = 0, found_tokens = 0;
   std::int64_t from_host_tokens = 0;  // found tokens that were fetched from the host tier first
   std::int64_t copied_pages = 0;      // pages copied for their first tokens, over all admissions
+  std::int64_t snapshots = 0;         // snapshots of states that were taken
 };
 
 // Carries out what plans decide about the pages of requests. Owns none of its arguments, and no requests.
 class RequestPages {
  public:
-  RequestPages(std::int64_t page_tokens, PagePool& device, ResidencyManager& residency, DependencyTree& tree,
+  RequestPages(const SystemSpec& options, PagePool& device, ResidencyManager& residency, DependencyTree& tree,
                KvTiers& tiers);
 
   // A new request begins to wait: finds its place in the tree.
@@ -33,14 +35,15 @@ class RequestPages {
   // An admitted request takes the pages that it begins with, and uses its adapter. Returns true if it begins while its
   // adapter or its history is still arriving.
   bool Admit(const PlannedAdmission& admission, TimeNs now);
-  // Allocates the new pages of a chunk. REQUIRES: they are free.
-  void Allocate(const PlannedChunk& chunk);
+  // Takes the snapshot that the chunk has before it, and allocates the chunk's new pages. REQUIRES: they are free, and
+  // those of a snapshot's copy.
+  void Allocate(const PlannedChunk& chunk, TimeNs now);
   // Starts a fetch for the waiting request, of history that it would begin with.
   void Fetch(const Move& fetch, Request& request, TimeNs now);
   // After a step that computed tokens of the request: ends the use of the page that was copied for it, and hands the
-  // pages that it has filled to the tree.
+  // pages that it has filled to the tree. With states, it hands them over with the next snapshot.
   void Fill(Request* request, TimeNs now);
-  // Ends the use of the page that was copied for the request. REQUIRES: no step that copies it is in flight.
+  // Ends the use of the pages that were copied for the request. REQUIRES: no step that copies it is in flight.
   void EndCopy(Request* request, TimeNs now);
   // A running request was preempted: frees its pages and ends the use of its adapter.
   void Return(Request* request, TimeNs now);
@@ -70,6 +73,10 @@ class RequestPages {
   void CheckIntegrity(std::span<Request* const> running, std::span<Request* const> waiting) const;
 
  private:
+  // Hands the pages that the request has filled to the tree.
+  void HandOver(Request* request, TimeNs now);
+  // The request's states, and the pages before them, become the tree's; it goes on with a copy of them.
+  void TakeSnapshot(Request* request, TimeNs now);
   // Gives an admitted request the pages that it begins with.
   void BeginFrom(const PlannedAdmission& admission, TimeNs now);
   // Frees the pages of the request and ends the use of its adapter.
@@ -80,7 +87,7 @@ class RequestPages {
   std::int64_t CheckPages(const Request& request) const;
   void CheckUsers(std::span<Request* const> running) const;
 
-  const std::int64_t page_tokens_;
+  const std::int64_t page_tokens_, state_pages_;
   PagePool& device_;
   ResidencyManager& residency_;
   DependencyTree& tree_;

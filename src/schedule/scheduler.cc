@@ -18,6 +18,8 @@ SystemSpec Consistent(SystemSpec options) {
   // Prompts that are never split are neither spread nor arranged.
   options.spread_prompts &= options.whole_prompt_tokens == 0;
   options.prompts_by_objective &= options.whole_prompt_tokens == 0;
+  const std::int64_t size = options.page_tokens;
+  options.state_snapshot_tokens = (options.state_snapshot_tokens + size - 1) / size * size;  // where pages are full
   return options;
 }
 
@@ -63,7 +65,7 @@ Scheduler::Scheduler(SystemSpec options, const SchedulerParts& parts)
       tree_(parts.tree),
       tiers_(parts.tiers),
       queues_(options_, residency_, parts.queue, parts.predictor),
-      pages_(options_.page_tokens, device_, residency_, tree_, tiers_),
+      pages_(options_, device_, residency_, tree_, tiers_),
       expected_(options_.adapter_prefetch, residency_, options_.expectation),
       worth_(parts.eviction, residency_, expected_, options_.page_tokens),
       view_{.options = options_,
@@ -113,7 +115,7 @@ Scheduler::~Scheduler() { residency_.set_listener({}); }
 
 void Scheduler::Add(Request* request) {
   pages_.Enter(request);
-  const std::int64_t cached = tree_.nodes().Depth(request->tail) * options_.page_tokens;
+  const std::int64_t cached = tree_.nodes().KvDepth(request->tail) * options_.page_tokens;
   queues_.Enter(request, cached);
   expected_.Arrived(*request, request->arrival);
 }
@@ -212,7 +214,7 @@ void Scheduler::Commit(const StepPlan& plan, TimeNs now) {
   Leave(plan.moves, now);
   Load(plan.moves, /*begins=*/true, now);
   for (const PlannedAdmission& admission : plan.admissions) Begin(admission, now);
-  for (const PlannedChunk& chunk : plan.chunks) pages_.Allocate(chunk);
+  for (const PlannedChunk& chunk : plan.chunks) pages_.Allocate(chunk, now);
   Fetch(plan.moves, now);
   MakeHostRoom(plan.moves, now);
   Load(plan.moves, /*begins=*/false, now);

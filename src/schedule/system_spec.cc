@@ -22,6 +22,7 @@ Status Complete(SystemSpec& spec, std::int64_t max_model_len) {
   if (spec.reserve_output) spec.discard_share = 0;
   spec.prefill_chunk = spec.Chunk();
   if (spec.chunked_prefill) return Ok{};
+  spec.state_snapshot_tokens = 0;  // a snapshot stands where a step of its request ends
   if (spec.whole_prompt_tokens == 0) spec.whole_prompt_tokens = kWholePromptTokens;
   spec.prefill_chunk = max_model_len;
   spec.max_batch_tokens = std::max(max_model_len, spec.whole_prompt_tokens) + spec.max_running;

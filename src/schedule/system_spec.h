@@ -104,6 +104,21 @@ enum class HostCopies : std::uint8_t {
   kAlways,
 };
 
+// Where guesses of the next tokens come from, which a step computes beside the last known one of a request.
+enum class Speculation : std::uint8_t {
+  kNone,
+  kNgram,  // what followed when the last tokens occurred before (engine/drafter.h)
+};
+
+// How requests speculate. What they answer does not depend on it.
+struct SpeculationOptions {
+  static constexpr std::int64_t kMostStepTokens = 64;  // drafted tokens of a step
+
+  Speculation method = Speculation::kNone;
+  std::int64_t draft_tokens = 8;                 // the most that are drafted for a request in one step
+  std::int64_t least_ngram = 3, most_ngram = 8;  // last tokens of a request that must have occurred before
+};
+
 // A system. What a setting means to its user is the text of its row in kSettings.
 struct SystemSpec {
   std::string cache = "loramux";             // FindCacheRegime
@@ -112,10 +127,13 @@ struct SystemSpec {
   bool keep_history = true;                  // and the regime keeps it: requests reuse pages of earlier ones
   std::int64_t page_tokens = 16;             // positions in a page
   std::int64_t state_pages = 0;              // pages of a request beside those of its positions (KvLayout::state_pages)
-  std::int64_t max_running = 256;            // requests in a batch
-  std::int64_t max_batch_tokens = 512;       // tokens computed in a step
-  std::int64_t prefill_chunk = 0;            // tokens of one request in a step; 0: max_batch_tokens
-  bool chunked_prefill = true;               // false: Complete makes prompts whole
+  // Tokens between two snapshots of a request's states, beside those where its prompt ends and where it parts from what
+  // the tree has (PlanningView::NextSnapshot). 0: no snapshots, so that requests with states share no prefix.
+  std::int64_t state_snapshot_tokens = 2048;
+  std::int64_t max_running = 256;       // requests in a batch
+  std::int64_t max_batch_tokens = 512;  // tokens computed in a step
+  std::int64_t prefill_chunk = 0;       // tokens of one request in a step; 0: max_batch_tokens
+  bool chunked_prefill = true;          // false: Complete makes prompts whole
   // > 0: prompts are never split, and a step computes several prompts only if they have at most so many tokens
   // together. REQUIRES then: any prompt fits max_batch_tokens and prefill_chunk.
   std::int64_t whole_prompt_tokens = 0;
@@ -156,6 +174,7 @@ struct SystemSpec {
   bool reads_host_tier = false;
   // Adapters are used layer by layer as they are read from disk and verified. With reads_host_tier, without kWait.
   bool disk_by_layer = false;
+  SpeculationOptions speculation;
   FairnessOptions fairness;
   bool fetch_ahead = true;  // fetch history from the host tier for waiting requests without a seat
   AdapterPrefetch adapter_prefetch = AdapterPrefetch::kNone;
@@ -206,6 +225,11 @@ struct SystemSpec {
 
   // Requests that a step can compute.
   std::int64_t Seats() const { return std::min(max_running, max_batch_tokens); }
+  // The most drafted tokens of a step.
+  std::int64_t DraftedTokens() const {
+    return speculation.method == Speculation::kNone ? 0
+                                                    : std::min(SpeculationOptions::kMostStepTokens, max_batch_tokens);
+  }
   // Tokens of one request that a step can compute.
   std::int64_t Chunk() const { return prefill_chunk > 0 ? prefill_chunk : max_batch_tokens; }
 };

@@ -147,9 +147,13 @@ void PlanChecker::CheckMemory(const View& view) {
     const std::int64_t taken = pages * (move.comes_to_device() - move.leaves(Tier::kDevice));
     (move.item.is_adapter() ? adapters : kv) += taken;
   }
-  for (const PlannedChunk& chunk : view.plan.chunks) kv += chunk.new_pages;
-  for (const Request* request : view.plan.preemptions)
-    kv -= static_cast<std::int64_t>(request->pages.size()) - request->tree_pages;
+  for (const PlannedChunk& chunk : view.plan.chunks) {
+    kv += chunk.new_pages + (chunk.takes_snapshot ? options_.state_pages : 0);
+    Expect(!chunk.takes_snapshot ||
+               (!chunk.admits && chunk.request->computed > 0 && chunk.request->computed % options_.page_tokens == 0),
+           view, "a snapshot of request " + std::to_string(chunk.request->id.value) + " is not after full pages");
+  }
+  for (const Request* request : view.plan.preemptions) kv -= request->own_pages();
   const std::int64_t adapters_after = pool.used(PageCategory::kAdapter) + adapters,
                      kv_after = pool.used(PageCategory::kKv) + kv;
   Expect(adapters_after + kv_after <= device_pages_, view, "more pages than the device has");
@@ -410,6 +414,7 @@ void PlanChecker::Digest(const View& view) {
     add(chunk.request->id.value << 20 ^ static_cast<std::uint64_t>(chunk.num_tokens));
     add(static_cast<std::uint64_t>(chunk.new_pages) << 2 ^
         static_cast<std::uint64_t>(2 * chunk.admits + chunk.samples));
+    if (chunk.takes_snapshot) add(1);
   }
   for (const Request* request : view.plan.preemptions) add(request->id.value);
   for (const Move& move : view.plan.moves) {

@@ -137,6 +137,10 @@ RandomWorld DrawWorld(std::string_view preset, std::uint64_t seed) {
     options.preset.spec.host_copies =
         draw.OneOf({HostCopies::kLoaded, HostCopies::kRegistered, HostCopies::kAlways, HostCopies::kAlways});
   }
+  if (draw.Chance(0.3)) {  // layers of linear attention
+    options.preset.spec.state_pages = draw.OneOf<std::int64_t>({1, 3, 12});
+    options.preset.spec.state_snapshot_tokens = draw.OneOf<std::int64_t>({0, 16, 100, 2048});
+  }
   return world;
 }
 

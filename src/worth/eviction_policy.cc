@@ -45,7 +45,7 @@ class Gdsf final : public EvictionPolicy {
 
  private:
   static double Cost(const EvictionCandidate& candidate, const ReloadCosts& costs) {
-    const double load = costs.disk.latency + Pages(candidate) * costs.Page(candidate.reload);
+    const double load = costs.disk.latency + Pages(candidate) * candidate.effort * costs.Page(candidate.reload);
     if (candidate.kind != CandidateKind::kAdapter) return load;
     return costs.OrAssisted(candidate.reload, Pages(candidate), load);
   }
@@ -149,8 +149,8 @@ class Loramux final : public EvictionPolicy {
     const double prior =
         ReuseRates::Prior(unused ? 1.0 : candidate.frequency, Seconds(context.now - last_visit), context.remembered_s);
     const double rate = prior * std::min(1.0, candidate.reuse_factor);
-    const double load =
-        context.costs.Latency(candidate.reload) / Pages(candidate) + context.costs.Page(candidate.reload);
+    const double load = context.costs.Latency(candidate.reload) / Pages(candidate) +
+                        candidate.effort * context.costs.Page(candidate.reload);
     if (candidate.kind == CandidateKind::kKeysAndValues) {
       const double delayed = candidate.reload == ReloadFrom::kComputation ? std::max(1.0, context.requests) : 1.0;
       return rate * load * delayed;

@@ -25,6 +25,7 @@ inline constexpr TimeNs kFrequencyHalfLife = 60 * kNsPerSecond;
 // An idle adapter or an idle KV page.
 struct EvictionCandidate {
   std::int64_t pages = 0;  // pages that its eviction would free
+  double effort = 1;       // how many pages' computation each of them saves, where it would be computed again
   TimeNs last_use = 0;
   double uses = 0;  // adapter: requests since it came to the device; KV page: the decaying frequency
   ReloadFrom reload = ReloadFrom::kDisk;

@@ -85,27 +85,53 @@ AdmissionOutcome Admitter::TryLoadFor(Request* request, bool absent) {
 
 AdmissionOutcome Admitter::Admit(Request* request) {
   Draft& room = draft_.room;
-  PlannedAdmission admission{request, draft_.prefixes.PlannedTail(*request), {}};
-  const std::int64_t cached = draft_.prefixes.Depth(admission.tail);  // pages
+  const NodeId tail = draft_.prefixes.PlannedTail(*request);
+  const std::int64_t cached = draft_.prefixes.Depth(tail);  // pages
   if (!draft_.rules.MayCompute(draft_, request->uncomputed() - cached * draft_.view.options.page_tokens))
     return AdmissionOutcome::kBlocked;
-  const std::int64_t pages = draft_.view.PagesToCompute(*request) - cached;
   const bool uses_adapter = request->adapter != kBaseModel;
   if (uses_adapter) room.Use(request->adapter);  // so that its own admission does not evict it
-  if (!TakePages(admission, pages)) {
+  PlannedAdmission admission{request, tail, {}};
+  if (!TakePages(admission)) {
     if (uses_adapter) room.EndUse(request->adapter);
     return AdmissionOutcome::kBlocked;
   }
   --draft_.free_seats;
-  draft_.AddAdmission(admission, pages);
+  draft_.AddAdmission(admission, PagesBeside(admission));
   if (uses_adapter && room.Is(request->adapter, Draft::kLoads)) draft_.room.BeginWithLoad(request->adapter);
   return AdmissionOutcome::kAdmitted;
 }
 
-// The page to copy from is kept until it is copied, but it is evicted if the admission would otherwise fail.
-bool Admitter::TakePages(PlannedAdmission& admission, std::int64_t pages) {
+std::int64_t Admitter::PagesBeside(const PlannedAdmission& admission) const {
+  return draft_.view.PagesToCompute(*admission.request) - draft_.prefixes.Depth(admission.tail);
+}
+
+// A snapshot stays while its pages are copied. Where nothing else runs, its room would never come: then the
+// request begins from an earlier one, or from nothing.
+bool Admitter::TakePagesAfterSnapshot(PlannedAdmission& admission) {
   Draft& room = draft_.room;
-  const std::int64_t wanted = pages + draft_.view.GrowthReserve();
+  const DependencyTree& tree = draft_.view.tree;
+  const bool alone = draft_.view.queues.running().empty() && draft_.plan.admissions.empty();
+  for (NodeId from = admission.tail;; from = draft_.prefixes.Beginning(tree.BeginningBefore(from))) {
+    const bool is_top = tree.nodes().Depth(from) == 0;
+    admission.tail = tree.nodes().KvNode(from);
+    admission.in_page = {is_top ? NodeId{} : from, 0};
+    const std::int64_t pages = PagesBeside(admission);
+    room.history().Use(from);
+    if (room.MakeRoom(PageCategory::kKv, pages + draft_.view.GrowthReserve())) {
+      room.Take(pages);
+      return true;
+    }
+    room.history().EndUse(from, room.now());
+    if (is_top || !alone) return false;
+  }
+}
+
+// The page to copy from is kept until it is copied, but it is evicted if the admission would otherwise fail.
+bool Admitter::TakePages(PlannedAdmission& admission) {
+  if (draft_.view.tree.state_pages() > 0) return TakePagesAfterSnapshot(admission);
+  Draft& room = draft_.room;
+  const std::int64_t pages = PagesBeside(admission), wanted = pages + draft_.view.GrowthReserve();
   admission.in_page = draft_.prefixes.FindInPage(*admission.request, admission.tail);
   if (admission.in_page.tokens > 0) {
     room.history().Use(admission.in_page.node);

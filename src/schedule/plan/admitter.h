@@ -54,8 +54,12 @@ class Admitter {
   // Pages on the path to `tail` that only the host tier has. kPassedOver if some are on their way, kAdmitted if all are
   // usable in time, none if `pages` must be fetched.
   std::optional<AdmissionOutcome> LookAtPath(NodeId tail, std::int64_t& pages) const;
-  // Uses the pages that the request begins with, and takes `pages` more. False: there is no room.
-  bool TakePages(PlannedAdmission& admission, std::int64_t pages);
+  // Pages that the request takes beside those of the tree.
+  std::int64_t PagesBeside(const PlannedAdmission& admission) const;
+  // Uses the pages that the request begins with, and takes PagesBeside more. False: there is no room.
+  bool TakePages(PlannedAdmission& admission);
+  // The same with states. Before, `tail` is what PlannedTail returned.
+  bool TakePagesAfterSnapshot(PlannedAdmission& admission);
   // Admits the request to a step that has a seat, with its adapter.
   AdmissionOutcome Admit(Request* request);
 

@@ -180,7 +180,9 @@ bool BackgroundPlanner::BackUp() {
   const DependencyTree& tree = view_.tree;
   soon_.clear();
   room_.history().AppendNext(evicted ? kAllLeaves : kLeavesAhead, soon_);
-  std::erase_if(soon_, [&tree](NodeId leaf) { return !tree.nodes().Exists(leaf) || tree.View(leaf).users > 0; });
+  std::erase_if(soon_, [&](NodeId leaf) {
+    return !tree.nodes().Exists(leaf) || tree.View(leaf).users > 0 || room_.history().IsUseless(leaf);
+  });
   if (!evicted && static_cast<double>(view_.device.free_pages() + tree.tiers().idle_pages()) < EnoughFree()) {
     for (const Request* request : view_.queues.running()) soon_.push_back(request->tail);
   }

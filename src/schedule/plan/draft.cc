@@ -57,6 +57,16 @@ bool Draft::MakeRoom(PageCategory use, std::int64_t pages) {
   return true;
 }
 
+std::int64_t Draft::MakeUnwantedRoom(std::int64_t pages) {
+  while (free_kv_ < pages) {
+    const bool adapter = !view_.partitioned() && LeastIdleAdapter().has_value();
+    const std::optional<KvEvictionPlan::Victim> history = history_.Next(now_);
+    if (!adapter && (!history.has_value() || history->wanted)) break;
+    if (!EvictOne(PageCategory::kKv, /*even_wanted=*/false)) break;
+  }
+  return free_kv_;
+}
+
 // Adapters that no earlier request wants go before history that waiting requests would use.
 bool Draft::EvictOne(PageCategory use, bool even_wanted) {
   const bool any = !view_.partitioned();

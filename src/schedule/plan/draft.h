@@ -58,6 +58,9 @@ class Draft {
   // Evicts until `pages` are free for this use; all or nothing, but for history that has to be copied first. Evicts
   // nothing that an earlier request wants.
   bool MakeRoom(PageCategory use, std::int64_t pages);
+  // Evicts what no waiting request wants until so many pages are free for keys and values, or nothing is left of it.
+  // Returns the free pages.
+  std::int64_t MakeUnwantedRoom(std::int64_t pages);
   // Evicts one page of history or one adapter. False: none may be evicted.
   bool EvictOne(PageCategory use, bool even_wanted);
   // The lowest score of an adapter that may be evicted (not among the wanted ones); none: there is none.

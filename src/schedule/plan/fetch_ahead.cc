@@ -59,7 +59,7 @@ bool FetchAhead::TryFetch(Request* request) {
   if (given_up) return true;
   room.history().Use(device_tail);
   const std::int64_t reserve = draft_.view.GrowthReserve();
-  const std::int64_t fitting = std::min(pages, MakeRoom(pages + reserve) - reserve);
+  const std::int64_t fitting = std::min(pages, room.MakeUnwantedRoom(pages + reserve) - reserve);
   if (fitting <= 0) {
     room.history().EndUse(device_tail, room.now());
     return false;
@@ -67,18 +67,6 @@ bool FetchAhead::TryFetch(Request* request) {
   for (std::int64_t i = fitting; i < pages; ++i) tail = tree.nodes().Parent(tail);
   draft_.AddFetch(request, tail, fitting, /*ahead=*/true);
   return true;
-}
-
-// Only what no waiting request wants.
-std::int64_t FetchAhead::MakeRoom(std::int64_t pages) {
-  Draft& room = draft_.room;
-  while (room.free_kv() < pages) {
-    const bool adapter = !draft_.view.partitioned() && room.LeastIdleAdapter().has_value();
-    const std::optional<KvEvictionPlan::Victim> history = room.history().Next(room.now());
-    if (!adapter && (!history.has_value() || history->wanted)) break;
-    if (!room.EvictOne(PageCategory::kKv, /*even_wanted=*/false)) break;
-  }
-  return room.free_kv();
 }
 
 }  // namespace loramux

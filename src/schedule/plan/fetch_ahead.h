@@ -25,8 +25,6 @@ class FetchAhead {
   // Fetches as many pages for the request as there is room for: the first part of the path. False: there is no room for
   // any request.
   bool TryFetch(Request* request);
-  // Evicts unwanted pages until `pages` are free. Returns the free pages.
-  std::int64_t MakeRoom(std::int64_t pages);
 
   StepDraft& draft_;
 };

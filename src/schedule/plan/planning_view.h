@@ -37,12 +37,31 @@ struct PlanningView {
 
   // True if adapters have a share of the device.
   bool partitioned() const { return adapter_pages > 0; }
-  // Pages that hold so many positions of the request beyond those that it has. Avoids the division in the usual case
-  // that none is missing.
+  // Pages that hold so many positions of the request, and its states, beyond those that it has. Avoids the division in
+  // the usual case that none is missing.
   std::int64_t MissingPages(const Request& request, std::int64_t positions) const {
-    const std::int64_t has = static_cast<std::int64_t>(request.pages.size()) - options.state_pages;
-    const std::int64_t missing = positions - has * options.page_tokens;
-    return missing <= 0 ? 0 : (missing + options.page_tokens - 1) / options.page_tokens;
+    const std::int64_t states = options.state_pages > 0 && request.states.empty() ? options.state_pages : 0;
+    const std::int64_t missing = Beyond(request, positions, 0);
+    return missing == 0 ? states : states + (missing + options.page_tokens - 1) / options.page_tokens;
+  }
+  // How many of so many positions the request has no page for, with `more` pages beside its own.
+  std::int64_t Beyond(const Request& request, std::int64_t positions, std::int64_t more) const {
+    const std::int64_t has = static_cast<std::int64_t>(request.pages.size()) + more;
+    return std::max<std::int64_t>(0, positions - has * options.page_tokens);
+  }
+  // The first position after `from` at which the request's states become a snapshot, after full pages: every
+  // state_snapshot_tokens, before the last token of the prompt, and where it parts from what the tree has. Each saves a
+  // sixteenth of state_snapshot_tokens at least. kAllTokens: there is none.
+  std::int64_t NextSnapshot(const Request& request, std::int64_t from) const {
+    const std::int64_t every = options.state_snapshot_tokens, size = options.page_tokens;
+    if (tree.state_pages() == 0 || every == 0) return Request::kAllTokens;
+    const std::int64_t last = request.state == RequestState::kRunning ? request.snapshot_at : from;
+    const std::int64_t first = std::max(from + 1, last + std::max(size, every / 16));
+    std::int64_t next = (first + every - 1) / every * every;
+    for (const std::int64_t at : {(request.prompt_tokens - 1) / size * size, std::int64_t{request.branches_at}}) {
+      if (at >= first) next = std::min(next, at);
+    }
+    return next <= request.treelike_tokens() ? next : Request::kAllTokens;
   }
   // Pages that a waiting request lacks for all known tokens and for the next one, if there will be a next one: one that
   // fills its last page with its prompt alone needs no more.

@@ -30,7 +30,7 @@ class PlanningWorld {
         tiers_(tree_, *device_, *host_, transfer_),
         order_(std::move(MakeQueueOrder(options_)).value()),
         queues_(options_, residency_, *order_, predictor_),
-        pages_(options_.page_tokens, *device_, residency_, tree_, tiers_),
+        pages_(options_, *device_, residency_, tree_, tiers_),
         expected_(options_.adapter_prefetch, residency_),
         worth_(*policy_, residency_, expected_, options_.page_tokens),
         view_{.options = options_,
@@ -77,7 +77,7 @@ class PlanningWorld {
   Request* Run(std::int64_t prompt, std::uint32_t adapter = 0, const std::string& tenant = "") {
     Request* request = Wait(prompt, adapter, tenant);
     Admit(request);
-    pages_.Allocate({.request = request, .new_pages = static_cast<std::int32_t>((prompt + 3) / 4)});
+    pages_.Allocate({.request = request, .new_pages = static_cast<std::int32_t>((prompt + 3) / 4)}, clock_.Now());
     request->computed = prompt;
     queues_.Charge(request, clock_.Now());
     request->tokens.push_back(1);

@@ -29,13 +29,29 @@ void Preemption::LookAtWaiters() {
   }
 }
 
+void Preemption::KeepSnapshotOfLast() {
+  const DependencyTree& tree = draft_.view.tree;
+  kept_ = {};
+  if (tree.state_pages() == 0 || draft_.runners.size() < 2) return;
+  const NodeId snapshot = draft_.runners.back().request->snapshot;
+  if (!tree.tiers().HasDevicePage(snapshot) || draft_.room.history().Staying(snapshot) != snapshot) return;
+  kept_ = snapshot;
+  draft_.room.history().Use(kept_);
+}
+
 void Preemption::Preempt(std::size_t runner) {
   Request* request = draft_.runners[runner].request;
   draft_.runners.Erase(runner);
   draft_.rules.Preempts(*request);
   draft_.plan.preemptions.push_back(request);
-  draft_.room.Take(request->tree_pages - static_cast<std::int64_t>(request->pages.size()));
-  draft_.room.history().EndUse(request->tail, draft_.room.now());
+  draft_.room.Take(-request->own_pages());
+  KvEvictionPlan& history = draft_.room.history();
+  if (kept_.generation != 0 && request->snapshot == kept_) {
+    history.EndUse(kept_, draft_.room.now());
+    kept_ = {};
+  }
+  history.EndUse(request->tail, draft_.room.now());
+  if (kept_.generation == 0) KeepSnapshotOfLast();
   if (request->adapter == kBaseModel) return;
   draft_.room.EndUse(request->adapter);
   draft_.room.RankAnew();  // its adapter may be idle now
@@ -51,7 +67,7 @@ void Preemption::Reclaim() {
   if (next == nullptr || (view.partitioned() && view.MustLoad(*next))) return;
   std::int64_t missing = view.PagesToStart(*next) + view.GrowthReserve() - draft_.room.free_kv();
   // Pages that other requests use are neither free nor evictable.
-  missing -= draft_.room.history().UsedDepth(draft_.prefixes.PlannedTail(*next));
+  missing -= draft_.room.history().UsedDepth(view.tree.nodes().KvNode(draft_.prefixes.PlannedTail(*next)));
   if (missing + view.GrowthReserve() <= 0) return;
   missing += draft_.runners.decode_pages() + draft_.PagesOfIdleAdapter(*next) -
              draft_.room.evictable(PageCategory::kKv, /*even_wanted=*/false);

@@ -22,6 +22,9 @@ class Preemption {
   // Marks as wanted the adapters of waiting requests that outrank a running one. Call it first: ForGrowth depends on
   // it.
   void LookAtWaiters();
+  // The snapshot of the one that is preempted next stays in this plan, so that it can go on from there: otherwise all
+  // snapshots would be gone before anyone is preempted. One that runs alone keeps none.
+  void KeepSnapshotOfLast();
   // If memory blocks the next request in the order of service, running requests of lower rank are preempted for it, as
   // long as this discards at most `discard_share` of all computed tokens. Enough for all its pages, or none.
   void Reclaim();
@@ -39,6 +42,7 @@ class Preemption {
   Rank RankOf(const Request& request) const;
 
   StepDraft& draft_;
+  NodeId kept_;         // what KeepSnapshotOfLast keeps; generation 0: nothing
   Rank first_waiter_;   // highest rank of the waiting requests within lookahead
   Rank first_overdue_;  // highest rank of overdue requests with a resident adapter
 };

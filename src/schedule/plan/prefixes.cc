@@ -6,6 +6,7 @@ namespace loramux {
 
 void Prefixes::LookAtFetches(TimeNs now, bool alone) {
   usable_fetches_.clear();
+  if (view_.options.state_pages > 0) return;  // states are copied before the first layer
   for (const KvTiers::Job& fetch : view_.tiers.fetches()) {
     if (!fetch.failed && LeadSuffices(*fetch.progress, now - fetch.begun, view_.step_floor.value(), alone))
       usable_fetches_.push_back(fetch.id);
@@ -33,6 +34,13 @@ NodeId Prefixes::DeviceTail(NodeId tail) const {
   return tail;
 }
 
+NodeId Prefixes::Beginning(NodeId found) const {
+  const DependencyTree& tree = view_.tree;
+  while (Depth(found) > 0 && (!tree.tiers().OnDevice(found) || room_.history().Staying(found) != found))
+    found = tree.BeginningBefore(found);
+  return found;
+}
+
 // A page that this plan evicts is not copied.
 DependencyTree::InPage Prefixes::FindInPage(const Request& request, NodeId tail) const {
   const auto begin = static_cast<std::ptrdiff_t>(Depth(tail) * view_.options.page_tokens);
@@ -43,8 +51,7 @@ DependencyTree::InPage Prefixes::FindInPage(const Request& request, NodeId tail)
 }
 
 std::int64_t Prefixes::PagesFreedBy(const Request& request) const {
-  const std::int64_t own = static_cast<std::int64_t>(request.pages.size()) - request.tree_pages;
-  return own + room_.history().PagesWithOneUser(request.tail);
+  return request.own_pages() + room_.history().PagesWithOneUser(request.tail);
 }
 
 }  // namespace loramux

@@ -21,8 +21,8 @@ class Prefixes {
   // uses the same result. `alone`: at most one request waits, and none runs.
   void LookAtFetches(TimeNs now, bool alone);
 
-  // Pages on the path to `tail`.
-  std::int64_t Depth(NodeId tail) const { return view_.tree.nodes().Depth(tail); }
+  // Pages of keys and values on the path to `tail`.
+  std::int64_t Depth(NodeId tail) const { return view_.tree.nodes().KvDepth(tail); }
   // True if the page is on the device, or is expected to arrive in time.
   bool IsUsable(NodeId node) const {
     if (view_.tree.tiers().OnDevice(node)) return true;
@@ -32,10 +32,14 @@ class Prefixes {
   bool IsFetching(const Request& request) const;
   // The deepest usable node on the path to `tail`.
   NodeId DeviceTail(NodeId tail) const;
-  // The node after which the request would begin, as far as this plan does not evict the path.
+  // The node after which the request would begin, as far as this plan does not evict the path: with states, the last
+  // page of a snapshot, or the top.
   NodeId PlannedTail(Request& request) const {
-    return room_.history().Staying(DeviceTail(FindTail(view_.tree, request)));
+    const NodeId found = FindTail(view_.tree, request);
+    return view_.options.state_pages > 0 ? Beginning(found) : room_.history().Staying(DeviceTail(found));
   }
+  // With states: `found` or the deepest snapshot above it that is on the device and stays in this plan; or the top.
+  NodeId Beginning(NodeId found) const;
   // The page after `tail` of which the first tokens can be reused.
   DependencyTree::InPage FindInPage(const Request& request, NodeId tail) const;
   // Pages that the preemption of the request frees. Pages that it shares with other requests do not count, even if

@@ -35,7 +35,9 @@ struct StepDraft {
   // Tokens of a chunk for the request when `uncomputed` of its tokens are.
   std::int64_t ChunkTokens(const Request& request, std::int64_t uncomputed) const {
     const std::int64_t tokens = std::min({uncomputed, view.options.Chunk(), budget});
-    return tokens <= 1 ? tokens : request.AlikeFrom(PositionOf(request, uncomputed), tokens);
+    if (tokens <= 1) return tokens;
+    const std::int64_t position = PositionOf(request, uncomputed);
+    return std::min(request.AlikeFrom(position, tokens), view.NextSnapshot(request, position) - position);
   }
   // True if the step has neither a seat nor a token left for another request.
   bool full() const { return free_seats == 0 || budget == 0; }

@@ -1,5 +1,8 @@
 #include "schedule/plan/step_planner.h"
 
+#include <algorithm>
+#include <iterator>
+
 namespace loramux {
 
 StepPlanner::StepPlanner(const PlanningView& view, ResidencyManager& residency, DependencyTree& tree,
@@ -35,6 +38,7 @@ void StepPlanner::MakePlan(TimeNs now, bool may_pause) {
   draft_.runners.Rank(now);
   for (const Runner& runner : draft_.runners) draft_.plan.by_rank.push_back(runner.request);
   preemption_.LookAtWaiters();
+  preemption_.KeepSnapshotOfLast();
   rules_.Begin(draft_, preemption_);
   preemption_.Reclaim();
   seats_.Plan(may_pause);
@@ -46,12 +50,38 @@ void StepPlanner::MakePlan(TimeNs now, bool may_pause) {
   prompts_.Plan();
   seats_.FillIdle();
   fetch_ahead_.Plan();
+  PlanSnapshots();
   rules_.AfterPrompts(admitter_);
+  if (draft_.view.options.speculation.method != Speculation::kNone) PlanDrafts();
   draft_.plan.outlook = {.newest_seen = draft_.view.queues.newest(),
                          .waits_for_room = draft_.closed() || draft_.blocked != nullptr,
                          .loads_wait = draft_.loads_wait,
                          .awaits_load = draft_.awaits_load};
   SortByAdapter(draft_.plan.chunks, chunk_buffer_);
+}
+
+void StepPlanner::PlanSnapshots() {
+  const PlanningView& view = draft_.view;
+  if (view.tree.state_pages() == 0 || !draft_.plan.preemptions.empty()) return;
+  const std::int64_t pages = view.tree.state_pages();
+  for (PlannedChunk& chunk : draft_.plan.chunks) {
+    const Request& request = *chunk.request;
+    if (chunk.admits || view.NextSnapshot(request, request.computed - 1) != request.computed) continue;
+    if (HasSnapshot(request)) continue;
+    const std::int64_t room = pages + view.GrowthReserve();
+    if (draft_.room.free_kv() + draft_.room.evictable(PageCategory::kKv, /*even_wanted=*/false) < room) continue;
+    if (draft_.room.MakeUnwantedRoom(room) < room) continue;
+    draft_.room.Take(pages);
+    chunk.takes_snapshot = true;
+  }
+}
+
+bool StepPlanner::HasSnapshot(const Request& request) const {
+  const DependencyTree& tree = draft_.view.tree;
+  const NodeId tail =
+      tree.index().Match(request.tail, request.tokens, request.computed / draft_.view.options.page_tokens);
+  const NodeId end = tree.Beginning(tail);
+  return tree.nodes().KvDepth(end) * draft_.view.options.page_tokens == request.computed && tree.tiers().OnDevice(end);
 }
 
 // Highest rank first. A request may be preempted before its turn.
@@ -63,6 +93,31 @@ void StepPlanner::PlanDecodes() {
     if (runner.next_pages > 0 && !preemption_.ForGrowth(i, runner.next_pages)) continue;
     if (i >= runners.size()) return;  // the runner was preempted itself
     draft_.AddChunk(runner.request, /*uncomputed=*/1, /*tokens=*/1, runner.next_pages);
+  }
+}
+
+// All that decode get the same share. Drafts take pages that are free anyway, and none while a request waits for room.
+void StepPlanner::PlanDrafts() {
+  std::vector<PlannedChunk>& chunks = draft_.plan.chunks;
+  const std::int64_t drafting = std::ranges::count_if(
+      chunks, [](const PlannedChunk& chunk) { return chunk.Decodes() && !chunk.request->draft.empty(); });
+  if (drafting == 0) return;
+  const std::int64_t share = std::min(draft_.view.options.DraftedTokens(), draft_.budget) / drafting;
+  const bool waits = draft_.closed() || draft_.blocked != nullptr;
+  const std::int64_t reserve = draft_.view.GrowthReserve();
+  for (PlannedChunk& chunk : chunks) {
+    if (!chunk.Decodes()) continue;
+    const Request& request = *chunk.request;
+    std::int64_t drafted = std::min<std::int64_t>(share, std::ssize(request.draft));
+    std::int64_t pages = draft_.view.MissingPages(request, request.computed + 1 + drafted) - chunk.new_pages;
+    if (pages > 0 && (waits || draft_.room.free_kv() - reserve < pages)) {
+      drafted -= draft_.view.Beyond(request, request.computed + 1 + drafted, chunk.new_pages);
+      pages = 0;
+    }
+    draft_.room.Take(pages);
+    chunk.new_pages += static_cast<std::int32_t>(pages);
+    chunk.drafted = static_cast<std::int32_t>(drafted);
+    draft_.budget -= drafted;
   }
 }
 

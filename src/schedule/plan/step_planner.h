@@ -6,6 +6,8 @@
 //     in prefill, and waiting requests within `lookahead` (Admitter, Lanes). A waiting request may take the seat of a
 //     running one if its tenant got less service.
 //  3. History in the host tier, for waiting requests without a seat (FetchAhead).
+//  4. Snapshots of the states of requests that have come to such a place, as far as history gives way to them.
+//  5. Drafts of the requests that decode, in what the others leave of the budget.
 // Where a page is missing, history and idle adapters are evicted (Draft), and then running requests are preempted
 // (Preemption). Baselines do some of this otherwise (StepRules).
 #pragma once
@@ -43,6 +45,10 @@ class StepPlanner {
   void MakePlan(TimeNs now, bool may_pause);
   // Plans one token for each running request that decodes.
   void PlanDecodes();
+  // Plans the snapshots that chunks have before them.
+  void PlanSnapshots();
+  // Whether the device has a snapshot of what the request has computed.
+  bool HasSnapshot(const Request& request) const;
 
   StepRules& rules_;
   StepDraft draft_;
@@ -51,6 +57,9 @@ class StepPlanner {
   Admitter admitter_;
   Prompts prompts_;
   FetchAhead fetch_ahead_;
+  // Adds drafts to the chunks that decode, where there is room for them without a preemption.
+  void PlanDrafts();
+
   std::vector<PlannedChunk> chunk_buffer_;  // scratch of SortByAdapter
 };
 
