@@ -3,10 +3,10 @@
 
     lab/bench/state_snapshots.py build/release/tools/loramux --out docs/results
 
-Makes a bf16 model of random weights (hidden size 512, 8 layers, two of them attention) and starts two servers at once: one
-with the default of --state-snapshot-tokens, one with 0. Conversations of about 8,000 tokens return with 64 more; then
-prompts that never return are served, eight at a time, on one server and right after it on the other, in memory that they
-fill. Writes state_snapshots.md. Standard library only.
+Makes a bf16 model of random weights (hidden size 512, 8 layers, two of them attention) and starts three servers at once:
+one with the default of --state-snapshot-tokens, two with 0. Conversations of about 8,000 tokens return with 64 more; then
+prompts that never return are served, eight at a time, on one server right after the other, in memory that they fill. The
+two equal servers show what other programs on the machine change. Writes state_snapshots.md. Standard library only.
 """
 import argparse
 import asyncio
@@ -27,7 +27,8 @@ from cold_starts import VOCABULARY, serving
 HIDDEN, LAYERS, FFN, HEADS, KV_HEADS, HEAD_DIM, STATE_HEADS, STATE_DIM = 512, 8, 1536, 4, 2, 128, 8, 128
 CONVERSATION, MORE = 8000, 64                       # tokens of a conversation; of its next turn
 STREAMS, REQUESTS, PROMPT, ANSWER = 8, 24, 512, 32  # a load that never returns
-SERVERS = {"with": [], "without": ["--state-snapshot-tokens", "0"]}
+OFF = ["--state-snapshot-tokens", "0"]
+SERVERS = {"with": [], "without": OFF, "again": OFF}  # "again" shows what two equal servers differ by
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -95,37 +96,43 @@ async def load(server, prng):
 
 
 async def measure(servers, conversations, loads, prng):
-    first, back, hits = ({name: [] for name in servers} for _ in range(3))
+    first, back, hits = ({name: [] for name in ("with", "without")} for _ in range(3))
     for _ in range(conversations):
         prompt = cold_starts.words(CONVERSATION, prng)
-        for name, server in servers.items():
+        for name in first:
+            server = servers[name]
             first[name].append(await ttft(server, prompt))
             before = server.metric("vllm:prefix_cache_hits_total")
             back[name].append(await ttft(server, prompt + cold_starts.words(MORE, prng)))
             await asyncio.sleep(cold_starts.STALE)
             hits[name].append(server.metric("vllm:prefix_cache_hits_total") - before)
-    ratios = []
-    for server in servers.values():
-        await load(server, prng)  # memory is full from here on
+    seconds = {name: [] for name in servers}
+    for server in [*servers.values()] * 2:
+        await load(server, prng)  # all memory was written once from here on
     for i in range(loads):
-        order = sorted(servers, reverse=bool(i % 2))
-        seconds = {name: await load(servers[name], prng) for name in order}
-        ratios.append([seconds["with"][j] / seconds["without"][j] for j in range(2)])
-    return first, back, hits, ratios
+        for name in sorted(servers, reverse=bool(i % 2)):
+            seconds[name].append(await load(servers[name], prng))
+    return first, back, hits, seconds
 
 
-def page(first, back, hits, ratios, counts, states):
+def page(first, back, hits, seconds, counts, states):
+    def ratios(name, j):
+        pairs = list(zip(seconds[name], seconds["without"]))
+        each = [a[j] / b[j] for a, b in pairs]
+        return f"{sum(a[j] for a, _ in pairs) / sum(b[j] for _, b in pairs):.3f} ({min(each):.3f}-{max(each):.3f})"
+
     def shown(values, digits=3):
         return f"{statistics.median(values):,.{digits}f} ({min(values):,.{digits}f}-{max(values):,.{digits}f})"
 
     text = (f"Made by `lab/bench/state_snapshots.py`, whose head has the command: a hybrid model of random weights in bf16 "
             f"(hidden size {HIDDEN}, {LAYERS} layers, every fourth of them attention), {platform.machine()} with two cores "
-            "that other programs used too. Two servers at once, one with snapshots of states (the default of "
-            "`--state-snapshot-tokens`), one without. Medians, with their ranges. The server's words on the states: "
+            "that other programs used too. Three servers at once, one with snapshots of states (the default of "
+            "`--state-snapshot-tokens`), two without. Medians, with their ranges. The server's words on the states: "
             f"{states}.")
-    cost = (f"{REQUESTS} requests of {PROMPT} random tokens and {ANSWER} of answer, {STREAMS} at a time, on one server and "
-            "right after it on the other; memory is full of history, so each snapshot evicts another. Time with snapshots "
-            f"over time without, {len(ratios)} times. {counts['snapshots']:,.0f} snapshots were taken in all.")
+    cost = (f"{REQUESTS} requests of {PROMPT} random tokens and {ANSWER} of answer, {STREAMS} at a time, on one server "
+            "right after the other; memory is full of history, so each snapshot evicts another. Time with snapshots over "
+            f"time without, {len(seconds['with'])} times: the ratio of the sums, and the range of the single ones. "
+            f"{counts['snapshots']:,.0f} snapshots were taken in all. The last column compares the two equal servers.")
     rows = [f"| {what} | {shown(values['with'])} | {shown(values['without'])} |"
             for what, values in (("first turn", first), ("next turn", back))]
     return "\n".join(
@@ -136,8 +143,9 @@ def page(first, back, hits, ratios, counts, states):
                        f"{statistics.median(hits['without']):,.0f} without.", 120), "",
          "| | with snapshots | without |", "|---|---|---|", *rows, "",
          "## Prompts that never return", "", textwrap.fill(cost, 120, break_on_hyphens=False), "",
-         "| seconds of | with / without |", "|---|---|",
-         *(f"| {what} | {shown([ratio[j] for ratio in ratios])} |" for j, what in enumerate(("the clock", "processors"))), ""])
+         "| seconds of | with / without | without / without |", "|---|---|---|",
+         *(f"| {what} | {ratios('with', j)} | {ratios('again', j)} |"
+           for j, what in enumerate(("the clock", "processors"))), ""])
 
 
 def main():
@@ -151,12 +159,13 @@ def main():
         home = pathlib.Path(folder)
         write_model(home / "model")
         servers = {name: serving.Server.run([args.program, "serve", str(home / "model"), "--served-model-name", "base",
-                                             "--port", "0", "--device-memory", "192MiB", *flags])
+                                             "--port", "0", "--device-memory", "96MiB", *flags])
                    for name, flags in SERVERS.items()}
         found = asyncio.run(measure(servers, args.conversations, args.loads, random.Random(1)))
         counts = {"snapshots": servers["with"].metric("loramux:state_snapshots_total")}
         log = servers["with"].stop()
-        servers["without"].stop()
+        for name in ("without", "again"):
+            servers[name].stop()
     states = log.partition("linear attention: ")[2].partition(";")[0]
     text = page(*found, counts, states)
     (args.out / "state_snapshots.md").write_text(text)

@@ -60,6 +60,79 @@ TEST(DependencyTree, WhatIsBeingFetchedIsNotInsertedTwice) {
   w.tree->CheckIntegrity();
 }
 
+// ---------------------------------------------------------------- Snapshots
+
+// Inserts the pages of a snapshot below `tail`, which is in use. Returns its last page.
+NodeId TakeSnapshot(World& w, NodeId tail, TimeNs now) {
+  NodeId end = tail;
+  for (std::int64_t i = 0; i < w.tree->state_pages(); ++i) {
+    const auto inserted = w.tree->InsertState(end, w.NewPage(), now);
+    EXPECT_EQ(inserted.outcome, DependencyTree::Inserted::kTaken);
+    end = inserted.node;
+  }
+  w.tree->EndUseAfter(tail, end, now);
+  return end;
+}
+
+// A request begins after a whole snapshot: without its last page it is none, and what lies behind it is no beginning.
+TEST(DependencyTree, ARequestBeginsAfterAWholeSnapshot) {
+  World w;
+  w.tree->set_state_pages(2);
+  const BranchId base = w.tree->Hold("");
+  const NodeId top = w.tree->branches().Top(base), tail = w.Remember(base, Tokens(12), 1);
+  EXPECT_EQ(w.tree->Beginning(tail), top);
+  w.tree->Use(tail, 2);
+  const NodeId middle = w.tree->nodes().Parent(tail), first = TakeSnapshot(w, middle, 2);
+  EXPECT_EQ(w.tree->Beginning(tail), first);
+  const NodeId second = TakeSnapshot(w, tail, 3);
+  EXPECT_EQ(w.tree->Beginning(tail), second);
+  EXPECT_EQ(w.tree->Beginning(middle), first);
+  EXPECT_EQ(w.tree->BeginningBefore(second), first);
+  EXPECT_EQ(w.tree->BeginningBefore(first), top);
+  EXPECT_EQ(w.tree->nodes().KvNode(second), tail);
+  EXPECT_EQ(w.tree->nodes().KvDepth(second), 3);
+  w.tree->CheckIntegrity();
+
+  // The same state once more stays with its request.
+  const PageHandle twin = w.NewPage();
+  EXPECT_EQ(w.tree->InsertState(tail, twin, 4).outcome, DependencyTree::Inserted::kExisted);
+  w.pool->Free(PageCategory::kKv, std::span(&twin, 1));
+  w.tree->EndUseAfter(tail, w.tree->nodes().Parent(second), 4);
+  w.tree->EndUse(tail, 5);
+
+  w.tree->Renew(second, 9);
+  EXPECT_EQ(w.tree->View(second).last_use, 9);
+  EXPECT_EQ(w.tree->View(second).users, 0);
+  EXPECT_EQ(w.tree->View(tail).last_use, 5);
+  w.tree->Evict(second);
+  EXPECT_EQ(w.tree->Beginning(tail), first);
+  EXPECT_EQ(w.Matched(base, Tokens(12)), 3);  // keys and values are there, and no tokens find a snapshot
+  w.tree->CheckIntegrity();
+  w.tree->Release(base);
+  EXPECT_EQ(w.pool->free_pages(), w.pool->capacity_pages());
+}
+
+// A snapshot that has left the device with a copy is still a beginning, to be fetched.
+TEST(DependencyTree, ASnapshotInTheHostTierIsABeginning) {
+  World w;
+  const auto host = std::move(PagePool::Create("host", 64 * 64, 64)).value();
+  w.tree = std::make_unique<DependencyTree>(kPageTokens, w.pool.get(), host.get());
+  w.tree->set_state_pages(1);
+  const BranchId base = w.tree->Hold("");
+  const NodeId tail = w.Remember(base, Tokens(4), 1);
+  w.tree->Use(tail, 2);
+  const NodeId snapshot = TakeSnapshot(w, tail, 2);
+  w.tree->EndUse(tail, 3);
+  w.CopyToHost(snapshot);
+  w.tree->Evict(snapshot);
+  EXPECT_EQ(w.tree->Beginning(tail), snapshot);
+  EXPECT_FALSE(w.tree->tiers().OnDevice(snapshot));
+  w.tree->Drop(snapshot);
+  EXPECT_EQ(w.tree->Beginning(tail), w.tree->branches().Top(base));
+  w.tree->CheckIntegrity();
+  w.tree->Release(base);
+}
+
 // ---------------------------------------------------------------- Against a trivial model
 
 using Path = std::vector<TokenId>;

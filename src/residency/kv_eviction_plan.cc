@@ -67,15 +67,15 @@ std::int64_t KvEvictionPlan::pages(BranchId branch) const {
 
 // ---------------------------------------------------------------- Paths
 
-void KvEvictionPlan::Use(NodeId tail) {
-  for (NodeId at = tail; tree_.nodes().Depth(at) > 0; at = tree_.nodes().Parent(at)) {
+void KvEvictionPlan::Use(NodeId tail, NodeId above) {
+  for (NodeId at = tail; tree_.nodes().Depth(at) > 0 && at != above; at = tree_.nodes().Parent(at)) {
     if (Users(at) == 0) --evictable_;
     ++At(at.index).users;
   }
 }
 
-void KvEvictionPlan::EndUse(NodeId tail, TimeNs now) {
-  for (NodeId at = tail; tree_.nodes().Depth(at) > 0; at = tree_.nodes().Parent(at)) {
+void KvEvictionPlan::EndUse(NodeId tail, TimeNs now, NodeId above) {
+  for (NodeId at = tail; tree_.nodes().Depth(at) > 0 && at != above; at = tree_.nodes().Parent(at)) {
     --At(at.index).users;
     if (Users(at) == 0) ++evictable_;
   }

@@ -46,9 +46,10 @@ class KvEvictionPlan {
   // Device pages of the branch that stay in this plan.
   std::int64_t pages(BranchId branch) const;
 
-  // In this plan, a request begins (Use) or ends (EndUse) its use of the path to `tail`.
-  void Use(NodeId tail);
-  void EndUse(NodeId tail, TimeNs now);
+  // In this plan, a request begins (Use) or ends (EndUse) its use of the path to `tail`; of what follows `above` alone,
+  // if that is given.
+  void Use(NodeId tail, NodeId above = {});
+  void EndUse(NodeId tail, TimeNs now, NodeId above = {});
   // The deepest node on the path to `tail` that stays in this plan.
   NodeId Staying(NodeId tail) const;
   // Pages on the path that have exactly one user: they become evictable when its use ends.

@@ -270,6 +270,24 @@ TEST(EvictionPolicy, LoramuxComputesAgainTheLessGladlyTheMoreWait) {
 }
 
 // The factor for queued adapters must not round away their order.
+// A page of a snapshot that saves the computation of many pages is worth as many, and one that saves little goes first.
+TEST(EvictionPolicy, ASnapshotIsWorthWhatItSaves) {
+  for (const char* name : {"loramux", "gdsf"}) {
+    const auto policy = Make(name);
+    const EvictionContext context{.now = kNow, .made_at = kNow};
+    EvictionCandidate snapshot = Page(0, 4);
+    const double of_page = policy->Score(snapshot, context);
+    snapshot.effort = 3;
+    const double long_one = policy->Score(snapshot, context);
+    snapshot.effort = 0.5;
+    EXPECT_LT(policy->Score(snapshot, context), of_page) << name;
+    EXPECT_GT(long_one, of_page) << name;
+  }
+  EvictionCandidate snapshot = Page(0, 4);
+  snapshot.effort = 3;
+  EXPECT_NEAR(Make("loramux")->Score(snapshot, {.now = kNow, .made_at = kNow}), 4.3 / 30 * 10 * 3, 1e-12);
+}
+
 TEST(EvictionPolicy, LoramuxTellsAdaptersOfQueuedRequestsApart) {
   std::vector<EvictionCandidate> candidates = {Adapter(80, kNsPerSecond, 3), Adapter(80, kNsPerSecond, 2.999),
                                                Page(0, 1000)};

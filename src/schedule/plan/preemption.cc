@@ -36,7 +36,7 @@ void Preemption::KeepSnapshotOfLast() {
   const NodeId snapshot = draft_.runners.back().request->snapshot;
   if (!tree.tiers().HasDevicePage(snapshot) || draft_.room.history().Staying(snapshot) != snapshot) return;
   kept_ = snapshot;
-  draft_.room.history().Use(kept_);
+  draft_.room.history().Use(kept_, tree.nodes().KvNode(kept_));
 }
 
 void Preemption::Preempt(std::size_t runner) {
@@ -47,7 +47,7 @@ void Preemption::Preempt(std::size_t runner) {
   draft_.room.Take(-request->own_pages());
   KvEvictionPlan& history = draft_.room.history();
   if (kept_.generation != 0 && request->snapshot == kept_) {
-    history.EndUse(kept_, draft_.room.now());
+    history.EndUse(kept_, draft_.room.now(), draft_.view.tree.nodes().KvNode(kept_));
     kept_ = {};
   }
   history.EndUse(request->tail, draft_.room.now());

@@ -62,7 +62,7 @@ void StepPlanner::MakePlan(TimeNs now, bool may_pause) {
 
 void StepPlanner::PlanSnapshots() {
   const PlanningView& view = draft_.view;
-  if (view.tree.state_pages() == 0 || !draft_.plan.preemptions.empty()) return;
+  if (view.tree.state_pages() == 0 || !draft_.plan.preemptions.empty() || draft_.closed()) return;
   const std::int64_t pages = view.tree.state_pages();
   for (PlannedChunk& chunk : draft_.plan.chunks) {
     const Request& request = *chunk.request;
