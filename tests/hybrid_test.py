@@ -88,6 +88,15 @@ class Hybrid(unittest.TestCase):
         self.assertEqual(server.metric("vllm:prefix_cache_hits_total"), 3 * (96 + 64 + 96 + 128 + 96 + 96))
         server.stop()
 
+    def test_nothing_is_drafted(self):
+        server = Server.run(self.command("--speculate", "ngram"))
+        for asked in ASKED:
+            self.answer(server, *asked)
+        self.assertEqual(server.metric("vllm:spec_decode_num_drafts_total"), 0)
+        body = {"model": "base", "prompt": [5, 6], "max_tokens": 1, "speculate": True}
+        self.assertEqual(server.json("POST", "/v1/completions", body)[0], 400)
+        self.assertIn("--speculate: this model has recurrent layers", server.stop())
+
     def test_what_does_not_serve_it_says_so(self):
         for command, message in [(["quantize", self.top / "model", "-o", self.top / "q"], "linear attention"),
                                  (["simulate", "--model", self.top / "model"], "linear attention")]:

@@ -202,7 +202,8 @@ class WithoutEffect(unittest.TestCase):
 
     IDLE = {"--admin-key-file": MODEL, "--adapter-dir-eager": None, "--key-concurrency": "3", "--tenant-weight": "a=2",
             "--prefix-sharing": "tenant", "--adapter-burst": "5", "--record-limit": "1MiB", "--otlp-sample": "0.5",
-            "--allowed-adapter-sources": "hf://org", "--revision": "v1", "--batch-window": "9"}
+            "--allowed-adapter-sources": "hf://org", "--revision": "v1", "--batch-window": "9",
+            "--draft-tokens": "4"}
 
     def test_each_is_named_once_with_what_to_use(self):
         flags = [word for flag, value in self.IDLE.items() for word in ([flag] if value is None else [flag, value])]

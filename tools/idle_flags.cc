@@ -52,6 +52,8 @@ void AddCaching(const RuntimeFlags& flags, const RuntimeOptions& options, const 
   table.push_back({"--swap-upper,--swap-lower,--swap-interval", !regime.proactive_swapping,
                    "they are for --cache fastlibra and its variants, and this is " + cache});
   table.push_back({"--adapter-share", options.spec.adapter_bytes > 0, "--adapter-memory is in its place"});
+  table.push_back({"--draft-tokens,--draft-ngram-min,--draft-ngram-max",
+                   options.spec.speculation.method == Speculation::kNone, "they are for --speculate ngram"});
   table.push_back({"--max-loras-bound", options.spec.max_distinct_adapters == 0, "it is for --max-loras"});
   table.push_back({"--batch-window", regime.policy != "fastlibra" && regime.policy != "loramux",
                    "only --cache loramux and fastlibra count the adapters that are wanted, and this is " + cache});

@@ -184,6 +184,12 @@ Result<SystemSpec> SpecOf(const RuntimeFlags& flags) {
     if (!preset.decides_cold_start) spec.cold_start_policy = cold_start;
   }
   RETURN_IF_ERROR(flags.settings.ApplyTo(spec));
+  if (spec.speculation.method != Speculation::kNone && flags.options.device != nullptr) {
+    return InvalidArgument(
+        "--speculate: expected none on a GPU, found ngram: drafts are verified on processors only. Leave it out, or "
+        "serve with --device cpu",
+        "--speculate");
+  }
   if (flags.settings.Gives("--max-num-batched-tokens") || flags.settings.Gives("--prefill-chunk")) {
     spec.chunked_prefill = true;
     spec.separate_phases = false;

@@ -101,7 +101,7 @@ Status Runtime::MakePlane(RuntimeOptions& options) {
   spec.reads_host_tier = on_cpu;
   spec.disk_by_layer = on_cpu && !options.verify_before_use;
   if (!on_cpu && options.host_memory == 0) spec.cold_start_policy = ColdStartPolicy::kWait;
-  RETURN_IF_ERROR(CheckSpeculation(spec));
+  PlanSpeculation(spec.speculation);
   speculates_ = spec.speculation.method != Speculation::kNone;
   PlanAssist(options);
   ASSIGN_OR_RETURN(max_model_len_, ChooseMaxModelLen(config, options.max_model_len));
@@ -133,19 +133,12 @@ Status Runtime::MakePlane(RuntimeOptions& options) {
   return Ok{};
 }
 
-Status Runtime::CheckSpeculation(SystemSpec& spec) const {
-  SpeculationOptions& speculation = spec.speculation;
-  if (speculation.method == Speculation::kNone) return Ok{};
-  if (model_->device() != nullptr) {
-    return InvalidArgument(
-        "--speculate: expected none on a GPU, found ngram: drafts are verified on processors only. Leave it out, or "
-        "serve with --device cpu",
-        "--speculate");
-  }
-  if (!config().recurrent) return Ok{};
+void Runtime::PlanSpeculation(SpeculationOptions& speculation) const {
+  if (speculation.method == Speculation::kNone) return;
+  CHECK(model_->device() == nullptr);
+  if (!config().recurrent) return;
   spdlog::warn("--speculate: this model has recurrent layers, whose states cannot be taken back; nothing is drafted");
   speculation.method = Speculation::kNone;
-  return Ok{};
 }
 
 ExecutorOptions Runtime::ExecutorOptionsOf(const RuntimeOptions& options) const {

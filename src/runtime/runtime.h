@@ -47,9 +47,9 @@ struct RuntimeOptions {
   AssistSetup assist = {.cores = -1};
   // Positions; 0: the model's own. With dynamic rope scaling up to `factor` times as many, then without prefix cache.
   std::int64_t max_model_len = 0;
-  // What follows from the model, the machine and the cache regime is filled in. No history is kept for models with
-  // recurrent layers without snapshots of their states, and with dynamic rope scaling, where keys depend on the whole
-  // length.
+  // What follows from the model, the machine and the cache regime is filled in. REQUIRES: no speculation on a device.
+  // No history is kept for models with recurrent layers without snapshots of their states, and with dynamic rope
+  // scaling, where keys depend on the whole length.
   SystemSpec spec;
   int threads = 0;  // 0: one per processor
   Backend backend = Backend::kCpu;
@@ -122,8 +122,8 @@ class Runtime {
   // Where a profile measured the assistance: plans count with the cores of AssistOf, and the workers share segments by
   // what a core was measured to keep up with.
   void PlanAssist(RuntimeOptions& options) const;
-  // Whether the model, where it is, can take back what a draft computed. Without states it can. Error: names the flag.
-  Status CheckSpeculation(SystemSpec& spec) const;
+  // States of a model cannot take back what a wrong draft computed, so a model with states drafts nothing.
+  void PlanSpeculation(SpeculationOptions& speculation) const;
   ExecutorOptions ExecutorOptionsOf(const RuntimeOptions& options) const;
   RecordedSetup DescribeSetup(const RuntimeOptions& options) const;
 
