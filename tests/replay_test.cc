@@ -366,8 +366,9 @@ INSTANTIATE_TEST_SUITE_P(
 class NotARun : public testing::Test {
  protected:
   static void SetUpTestSuite() {
-    bytes_ = new std::string(
-        Record({"tampered", "loramux", "mlq", "none", "history", FairnessPolicy::kVtc, kSlowLink}).bytes);
+    bytes_ = new std::string(Record({"tampered", "loramux", "mlq", "none", "history", FairnessPolicy::kVtc, kSlowLink,
+                                     false, CountCached::kEverywhere, false, HostCopies::kLoaded, Speculation::kNgram})
+                                 .bytes);
   }
   static void TearDownTestSuite() { delete bytes_; }
 
@@ -504,6 +505,7 @@ TEST_F(NotARun, AForgottenInputIsFound) {
   EXPECT_TRUE(found_without([](RecordedStep& step) { step.retargets.clear(); }));
   EXPECT_TRUE(found_without([](RecordedStep& step) { step.renamings.clear(); }));
   EXPECT_TRUE(found_without([](RecordedStep& step) { step.tokens.clear(); }));
+  EXPECT_TRUE(found_without([](RecordedStep& step) { step.drafts.clear(); }));
   if (ReplayBytes(*bytes_)->run.stats.early_admissions > 0) {
     EXPECT_TRUE(found_without([](RecordedStep& step) { step.layers.clear(); }));
   }
@@ -608,7 +610,7 @@ void Vandalise(Prng& prng, std::vector<RecordedStep>& steps) {
     return of | number();
   };
   const auto generation = [&] { return AdapterGeneration{1 + static_cast<std::uint32_t>(prng.NextBelow(20))}; };
-  switch (prng.NextBelow(23)) {
+  switch (prng.NextBelow(25)) {
     case 0:
       std::swap(a.arrivals, b.arrivals);
       break;
@@ -682,6 +684,12 @@ void Vandalise(Prng& prng, std::vector<RecordedStep>& steps) {
     case 21:
       std::swap(a.renamings, b.renamings);
       for (RecordedArrival& arrival : a.arrivals) arrival.keeps_version = !arrival.keeps_version;
+      break;
+    case 22:
+      std::swap(a.drafts, b.drafts);
+      break;
+    case 23:
+      for (RecordedDraft& draft : a.drafts) draft.tokens = 1 + prng.NextBelow(SpeculationOptions::kMostStepTokens);
       break;
     case 18:  // delays all later steps
       if (const TimeNs jump = static_cast<TimeNs>(number() >> 3); true) {

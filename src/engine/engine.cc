@@ -402,6 +402,10 @@ std::int64_t Engine::Impl::TakeDraft(Sequence& sequence, std::span<SampledToken>
 void Engine::Impl::DraftNext(Sequence& sequence) {
   drafter.Draft(sequence);
   observer.Drafted(sequence.id, sequence.draft);
+  // A recording may say anything.
+  const std::int64_t most = sequence.max_total_tokens - std::ssize(sequence.tokens) - 1;
+  if (std::ssize(sequence.draft) > most)
+    sequence.draft.resize(static_cast<std::size_t>(std::max<std::int64_t>(0, most)));
 }
 
 void Engine::Impl::TakeToken(Sequence& sequence, SampledToken& token, TimeNs now) {

@@ -81,6 +81,7 @@ RecordedStep AnyStep(Prng& prng) {
   MakeSome(prng, step.renamings, [&] { return RecordedRenaming{RequestId{AnyNumber(prng)}, {token(), token()}}; });
   MakeSome(prng, step.retired, number32);
   MakeSome(prng, step.registered, number32);
+  MakeSome(prng, step.drafts, [&] { return RecordedDraft{RequestId{AnyNumber(prng)}, 1 + prng.NextBelow(64)}; });
   const auto transfer = [&] { return AnyNumber(prng) >> 1 | (flip() ? kHistoryBit : 0); };
   MakeSome(prng, step.completions, [&] {
     return RecordedCompletion{transfer(), static_cast<TransferOutcome>(prng.NextBelow(3))};
