@@ -115,7 +115,10 @@ std::vector<Answer> World::Ask(const std::vector<Question>& questions, bool one_
     Latch one(1);
     Latch* done = one_by_one ? &one : &all;
     request.on_event = [&answer = answers[i], done](const GenerationEvent& event) {
-      if (event.token.has_value()) answer.tokens.push_back(event.token->id);
+      if (event.token.has_value()) {
+        answer.tokens.push_back(event.token->id);
+        answer.sampled.push_back(*event.token);
+      }
       if (event.finish == FinishReason::kNone) return;
       answer.finish = event.finish;
       if (event.error.has_value()) answer.error = event.error->message;

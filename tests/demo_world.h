@@ -20,6 +20,7 @@ struct Question {
 
 struct Answer {
   std::vector<TokenId> tokens;
+  std::vector<SampledToken> sampled;  // the same, with log-probabilities
   std::string text;
   FinishReason finish = FinishReason::kNone;
   std::string error;

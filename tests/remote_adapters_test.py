@@ -255,18 +255,23 @@ class Remote(WithFolder):
         self.assertEqual(server.chat(source, "abcd")[0], 404)   # only where the operator says so
         server.stop()
 
-    def test_a_slow_bucket_holds_up_no_other(self):
-        server = self.serve("--sources-on-request", "--allowed-adapter-sources", "s3://bucket/team,s3://other")
+    def test_slow_buckets_hold_up_no_other(self):
+        slow = ["slow-a", "slow-b", "slow-c"]
+        buckets = ",".join(f"s3://{bucket}" for bucket in [*slow, "other"])
+        server = self.serve("--sources-on-request", "--allowed-adapter-sources", buckets)
         self.store.put("x", "reverse", bucket="other")
-        self.store.hold = "/bucket/"
-        for i in range(12):
-            self.store.put(f"team/{i}", "reverse")
-            self.assertEqual(server.chat(f"s3://bucket/team/{i}", "abcd")[0], 429)
-        wait_for(lambda: self.store.halfway >= 4, "four downloads in their middle")
+        self.store.hold = "/slow-"
+        for bucket in slow:
+            for i in range(40):   # more than may wait at a time
+                self.store.put(f"{i}", "reverse", bucket=bucket)
+                self.assertEqual(server.chat(f"s3://{bucket}/{i}", "abcd")[0], 429)
+        wait_for(lambda: self.store.halfway >= 12, "four downloads of each in their middle")
         wait_for(lambda: server.chat("s3://other/x", "abcd")[0] == 200, "the adapter of the other bucket")
-        self.assertEqual(self.store.halfway, 5)
+        self.assertEqual(self.store.halfway, 13)
         self.store.release()
-        wait_for(lambda: server.chat("s3://bucket/team/11", "abcd")[0] == 200, "the last of the bucket")
+        for bucket in slow:
+            for i in (0, 31, 39):
+                wait_for(lambda: server.chat(f"s3://{bucket}/{i}", "abcd")[0] == 200, f"number {i} of {bucket}")
         server.stop()
 
     def test_no_source_is_allowed_unless_it_is_named(self):

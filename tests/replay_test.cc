@@ -33,6 +33,7 @@ struct Regime {
   CountCached count_cached = CountCached::kEverywhere;
   bool overlaps = false;  // steps wait for layers of loads that begin with them, and have two adapters each
   HostCopies host_copies = HostCopies::kLoaded;
+  Speculation speculation = Speculation::kNone;
 };
 
 // Costs as a profile might have them, with figures that have no short decimal form.
@@ -90,6 +91,7 @@ RuntimeOptions OptionsOf(const Regime& regime, FlightRecorder* recorder) {
   options.spec.prefill_chunk = 24;
   options.spec.load_on_arrival = true;
   options.spec.host_copies = regime.host_copies;
+  options.spec.speculation.method = regime.speculation;
   options.spec.fairness.policy = regime.fairness;
   options.spec.fairness.weights = {{"heavy", 3}, {"light", 0.5}};
   options.transfer.bytes_per_second = regime.link_bytes_per_second;
@@ -327,6 +329,9 @@ TEST_P(ReplayOfARealRun, MakesTheSamePlans) {
   EXPECT_EQ(again.step_wait_total, real.step_wait_total);
   EXPECT_EQ(again.kv_tiers.pages_fetched, real.kv_tiers.pages_fetched);
   EXPECT_EQ(again.history_evictions, real.history_evictions);
+  EXPECT_EQ(again.drafted_tokens, real.drafted_tokens);
+  EXPECT_EQ(again.accepted_tokens, real.accepted_tokens);
+  EXPECT_EQ(real.accepted_tokens > 50, GetParam().speculation == Speculation::kNgram);
   std::printf(
       "%s: %lld plans, %lld steps, %zu bytes; %lld preemptions, %lld loads, %lld early, %lld found tokens, %lld pages "
       "fetched\n",
@@ -350,6 +355,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Regime{"lru_fifo", "lru", "fifo", "none", "history", FairnessPolicy::kNone, kSlowLink},
                     Regime{"fastlibra_sjf", "fastlibra", "sjf", "none", "history", FairnessPolicy::kVtc, kSlowLink,
                            false, CountCached::kEverywhere, false, HostCopies::kRegistered},
+                    Regime{"lru_fifo_speculation", "lru", "fifo", "none", "history", FairnessPolicy::kVtc, kSlowLink,
+                           false, CountCached::kEverywhere, false, HostCopies::kLoaded, Speculation::kNgram},
                     Regime{"loramux_mlq_profile", "loramux", "mlq", "none", "history", FairnessPolicy::kVtc, kSlowLink,
                            true}),
     [](const auto& info) { return std::string(info.param.name); });

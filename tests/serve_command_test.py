@@ -121,7 +121,12 @@ class OtherServers(unittest.TestCase):
                 (["--lora-paths", '{"lora_name": "a", "lora_path": "/a", "pinned": true}'], "/v1/load_lora_adapter"),
                 (["--lora-modules", '{"name": "a", "path": "/a", "rank": 8}'], "found 'rank'"),
                 (["--ssl-ca-certs", "x"], "--api-key"), (["--tokenizer-mode", "mistral"], "Hugging Face"),
-                (["--speculative-config", "{}"], "draft"), (["--dtype", "int8"], "--dtype"),
+                (["--speculative-config", "{}"], "draft"),
+                (["--speculative-config", '{"method": "ngram", "quantization": "fp8"}'], "found quantization"),
+                (["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 99}'], "1 to 64, found 99"),
+                (["--speculate", "ngram", "--draft-ngram-min", "9"], "at most --draft-ngram-max"),
+                (["--speculate", "ngram", "--device", "emulated"], "--speculate: expected none on a GPU"),
+                (["--speculate", "eagle"], "none or ngram"), (["--dtype", "int8"], "--dtype"),
                 (["--kv-cache-dtype", "fp8"], "auto, f32, bf16, f16 or int8"),
                 (["--lora-dtype", "fp4"], "auto, f32, bf16, f16, int8 or fp8"),
                 (["--kv-dtype", "int8", "--device", "emulated"], "int8 is for the CPU")]:

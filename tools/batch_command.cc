@@ -157,11 +157,12 @@ Result<std::int64_t> RunWholeBatch(BatchFlags flags) {
   RETURN_IF_ERROR(FetchNamed(flags.runtime));
   ASSIGN_OR_RETURN(const File input, OpenInput(flags));
   ASSIGN_OR_RETURN(const std::unique_ptr<BatchOutput> output, BatchOutput::Open(flags.output));
-  ASSIGN_OR_RETURN(const EarlyParts early, ReadEarlyParts(flags));
+  ASSIGN_OR_RETURN(EarlyParts early, ReadEarlyParts(flags));
   AdapterTextOptions text = AdapterTextOptionsOf(flags.runtime, early.tokenizer, early.templates);
   text.defaults = DefaultsOfAdapters(flags.generation_config, early.defaults);
   AdapterTextReader texts(std::move(text));
   ASSIGN_OR_RETURN(const std::unique_ptr<Runtime> runtime, StartRuntime(flags.runtime, texts.Hook()));
+  early.defaults.speculates = runtime->speculates();
   runtime->Start();
   const auto progress = RunOn(*runtime, flags, early, input.get(), *output);
   runtime->Stop();

@@ -274,7 +274,7 @@ Result<Report> InspectModel(const fs::path& directory) {
   AddText(report, "path", "path", directory.string());
   AddText(report, "family", "family", ModelFamilyName(config.family));
   const bool quantised = !config.quantization.empty() && !IsGgufModel(directory);
-  totals.stored.AddTo(report, quantised ? std::optional(ParameterCount(tensors)) : std::nullopt);
+  totals.stored.AddTo(report, quantised ? std::optional(ParameterCount(config, tensors)) : std::nullopt);
   AddWeights(report, config, *source, tensors);
   AddCount(report, "files", "files", totals.files);
   AddShapes(report, config);

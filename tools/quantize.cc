@@ -113,7 +113,8 @@ Result<TextLogits> LogitsOf(const fs::path& directory, const std::vector<TokenId
   }
   bytes = WeightBytes(model->weights());
   ProgressBar bar(title, "tokens", 1);
-  TextLogits logits = ComputeTextLogits(*model, tokens, kWindow, threads > 0 ? threads : AvailableProcessors(),
+  const std::int64_t window = std::min(kWindow, model->config().MostPositions());
+  TextLogits logits = ComputeTextLogits(*model, tokens, window, threads > 0 ? threads : AvailableProcessors(),
                                         [&](std::int64_t done, std::int64_t total) { bar.Update(done, total); });
   bar.Finish();
   return logits;

@@ -360,6 +360,7 @@ Status Serve(ServeFlags flags) {
                    StartRuntime(EagerAdapters(flags.runtime, flags.adapters), texts.Hook(), early.recorder.get()));
   ASSIGN_OR_RETURN(const std::unique_ptr<AdapterAdmin> adapters,
                    OpenAdapterAdmin(flags.adapters, flags.runtime, *runtime));
+  flags.server.defaults.speculates = runtime->speculates();
   const std::unique_ptr<HistoryKeeper> history = KeepHistory(flags.adapters, *runtime);
 
   const std::unique_ptr<GrammarCompiler> grammars = MakeGrammarCompiler(*early.tokenizer, *runtime);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "base/bytes.h"
 #include "base/check.h"
@@ -59,6 +60,41 @@ Result<std::int64_t> ValueOf(const Setting& setting, const std::string& name) {
   if (found != setting.values.end()) return found - setting.values.begin();
   const std::string flag = FirstName(setting);
   return InvalidArgument(flag + ": expected " + Choices(setting) + ", found '" + name + "'", flag);
+}
+
+// A number of tokens of vLLM's --speculative-config, in the range of the flag that stands for it. nullopt: not given.
+Result<std::optional<std::int64_t>> TokensOf(const nlohmann::json& config, const char* key) {
+  const auto found = config.find(key);
+  if (found == config.end() || found->is_null()) return std::optional<std::int64_t>();
+  const bool good = found->is_number_integer() && *found >= 1 && *found <= SpeculationOptions::kMostStepTokens;
+  if (good) return std::optional<std::int64_t>(found->get<std::int64_t>());
+  return InvalidArgument(fmt::format("--speculate: {}: expected 1 to {}, found {}", key,
+                                     SpeculationOptions::kMostStepTokens, found->dump()),
+                         "--speculate");
+}
+
+// Sets what vLLM's --speculative-config says, a JSON object.
+Status ApplySpeculativeConfig(const std::string& text, SpeculationOptions& speculation) {
+  const auto config = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const auto refuse = [](const std::string& expected, const std::string& found) {
+    return InvalidArgument("--speculate: expected " + expected + ", found " + found, "--speculate");
+  };
+  if (!config.is_object()) return refuse("none, ngram or a JSON object", text);
+  const std::string method = config.contains("method") ? config["method"].dump() : "no method";
+  if (method != "\"ngram\"") return refuse("\"method\": \"ngram\" (a draft model is not served)", method);
+  for (const auto& [key, value] : config.items()) {
+    const bool known = key == "method" || key == "num_speculative_tokens" || key == "prompt_lookup_min" ||
+                       key == "prompt_lookup_max" || value.is_null();
+    if (!known) return refuse("method, num_speculative_tokens, prompt_lookup_min and prompt_lookup_max", key);
+  }
+  ASSIGN_OR_RETURN(const auto tokens, TokensOf(config, "num_speculative_tokens"));
+  ASSIGN_OR_RETURN(const auto least, TokensOf(config, "prompt_lookup_min"));
+  ASSIGN_OR_RETURN(const auto most, TokensOf(config, "prompt_lookup_max"));
+  speculation.method = Speculation::kNgram;
+  speculation.draft_tokens = tokens.value_or(speculation.draft_tokens);
+  speculation.least_ngram = least ? *least : most.value_or(speculation.least_ngram);  // as in vLLM, one means both
+  speculation.most_ngram = most ? *most : least.value_or(speculation.most_ngram);
+  return Ok{};
 }
 
 TimeNs Nanoseconds(double seconds) { return static_cast<TimeNs>(seconds * static_cast<double>(kNsPerSecond)); }
@@ -128,7 +164,9 @@ Status SettingFlags::ApplyTo(SystemSpec& spec) const {
       setting.set(spec, setting.is_time() ? SettingValue(Nanoseconds(*slot.number)) : SettingValue(*slot.number));
     }
     if (slot.text.empty()) continue;
-    if (setting.is_bytes()) {
+    if (setting.key == "speculation" && slot.text.starts_with('{')) {
+      RETURN_IF_ERROR(ApplySpeculativeConfig(slot.text, spec.speculation));
+    } else if (setting.is_bytes()) {
       ASSIGN_OR_RETURN(const std::int64_t bytes, ParseBytes(slot.text, FirstName(setting)));
       setting.set(spec, bytes);
     } else if (setting.values.empty()) {
@@ -137,6 +175,11 @@ Status SettingFlags::ApplyTo(SystemSpec& spec) const {
       ASSIGN_OR_RETURN(const std::int64_t value, ValueOf(setting, slot.text));
       setting.set(spec, value);
     }
+  }
+  if (spec.speculation.least_ngram > spec.speculation.most_ngram) {
+    return InvalidArgument(fmt::format("--draft-ngram-min: expected at most --draft-ngram-max, {}, found {}",
+                                       spec.speculation.most_ngram, spec.speculation.least_ngram),
+                           "--draft-ngram-min");
   }
   if (spec.swapping.lower <= spec.swapping.upper) return Ok{};
   return InvalidArgument(fmt::format("--swap-lower: expected at most --swap-upper, {:g}, found {:g}",

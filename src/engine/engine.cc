@@ -33,7 +33,8 @@ Engine::Impl::Impl(EngineOptions o, EngineParts p)
                                .tiers = tiers,
                                .queue = *p.queue,
                                .predictor = *p.predictor}),
-      builder(p.executor->reads_contents()) {
+      builder(p.executor->reads_contents()),
+      drafter(options.spec) {
   CHECK_GT(options.max_model_len, 0);
   CHECK_GT(options.vocab_size, 0);
   scheduler.set_on_moves([this](const MovePlan& moves) { observer.Moving(moves); });
@@ -181,6 +182,7 @@ bool Engine::Impl::CollectStep(TimeNs now) {
   step_in_flight = false;
   residency.EndHostReads();
   scheduler.StepTook(step_ended - step_began - result.waited);
+  drafter.StepTook(in_flight, step_ended - step_began - result.waited);
   totals.replayed_steps += result.replayed ? 1 : 0;
   totals.step_wait_total += result.waited + (now - step_ended);
   if (result.error.has_value()) {
@@ -193,33 +195,42 @@ bool Engine::Impl::CollectStep(TimeNs now) {
   std::size_t failures = 0;  // failures that were told
   for (const PlannedChunk& chunk : in_flight) {
     Sequence& sequence = SequenceOf(chunk.request);
-    SampledToken* token = Samples(chunk) ? &result.tokens[sampled++] : nullptr;
-    const std::size_t count = sequence.ScoredBy(chunk.num_tokens).size();
-    const std::span<ScoredToken> scores = std::span(result.scores).subspan(scored, count);
-    scored += count;
+    const std::size_t tokens = Samples(chunk) ? 1 + static_cast<std::size_t>(chunk.drafted) : 0;
+    const std::size_t scores = sequence.ScoredBy(chunk.num_tokens).size();
     const std::int64_t positions = sequence.PooledBy(chunk.num_tokens).count;
-    const std::span<const double> sum = std::span(result.pooled).subspan(pooled, positions > 0 ? width : 0);
-    pooled += sum.size();
+    const ChunkResult given = {.tokens = std::span(result.tokens).subspan(sampled, tokens),
+                               .scores = std::span(result.scores).subspan(scored, scores),
+                               .positions = positions,
+                               .sum = std::span(result.pooled).subspan(pooled, positions > 0 ? width : 0)};
+    sampled += tokens;
+    scored += scores;
+    pooled += given.sum.size();
     std::optional<Error> failed = TakeFailure(chunk, failures);
     if (any_failed && Discard(sequence, now)) continue;
     if (failed.has_value()) {
       Finish(sequence, FinishReason::kError, now).error = *std::move(failed);
       continue;
     }
-    if (!scores.empty()) sequence.AddScores(scores);
-    if (positions > 0) sequence.TakeSum(positions, sum);
-    scheduler.Advance(&sequence, chunk.num_tokens, now);
-    if (token != nullptr) TakeToken(sequence, *token, now);
-    if (sequence.asked.pooling && chunk.samples) {
-      sequence.MakeEmbedding();
-      Finish(sequence, FinishReason::kLength, now, /*by_itself=*/true);
-    }
+    TakeChunk(chunk, given, now);
   }
   CHECK_EQ(sampled, result.tokens.size());
   CHECK_EQ(scored, result.scores.size());
   CHECK_EQ(pooled, result.pooled.size());
   if (any_failed) EndFailures(now);
   return true;
+}
+
+void Engine::Impl::TakeChunk(const PlannedChunk& chunk, const ChunkResult& given, TimeNs now) {
+  Sequence& sequence = SequenceOf(chunk.request);
+  if (!given.scores.empty()) sequence.AddScores(given.scores);
+  if (given.positions > 0) sequence.TakeSum(given.positions, given.sum);
+  const std::int64_t accepted = chunk.drafted > 0 ? TakeDraft(sequence, given.tokens) : 0;
+  scheduler.Advance(&sequence, chunk.num_tokens + accepted, now);
+  if (!given.tokens.empty()) TakeToken(sequence, given.tokens[static_cast<std::size_t>(accepted)], now);
+  if (sequence.asked.pooling && chunk.samples) {
+    sequence.MakeEmbedding();
+    Finish(sequence, FinishReason::kLength, now, /*by_itself=*/true);
+  }
 }
 
 bool Engine::Impl::ApplyCancellations(TimeNs now) {
@@ -353,6 +364,7 @@ void Engine::Impl::AwaitHistory(const Request& request, StepSequence& part) {
 GenerationEvent& Engine::Impl::AddNews(Sequence& sequence) {
   GenerationEvent& event = news.emplace_back(sequence).event;
   event.adapter = sequence.adapter;
+  event.generated_tokens = static_cast<std::int32_t>(sequence.generated().size());
   return event;
 }
 
@@ -367,6 +379,29 @@ std::size_t Engine::Impl::PoolWidth() const {
 void Engine::Impl::EndStuck(Sequence& sequence, TokenId token, TimeNs now) {
   observer.Sampled(sequence.id, token, /*stops=*/true);
   Finish(sequence, FinishReason::kError, now, /*by_itself=*/true).error = *sequence.asked.constraint->failure();
+}
+
+// A token behind which a row counts was sampled, so its constraint has not failed, and has advanced by it.
+std::int64_t Engine::Impl::TakeDraft(Sequence& sequence, std::span<SampledToken> tokens) {
+  const std::int64_t drafted = std::ssize(tokens) - 1;
+  std::int64_t accepted = 0;
+  for (; accepted < drafted && tokens[static_cast<std::size_t>(accepted + 1)].id != kNoToken; ++accepted) {
+    SampledToken& token = tokens[static_cast<std::size_t>(accepted)];
+    observer.Sampled(sequence.id, token.id, /*stops=*/false);
+    sequence.tokens.push_back(token.id);
+    ++totals.tokens_generated;
+    AddNews(sequence).token = std::move(token);
+  }
+  drafter.Verified(sequence, drafted, accepted);
+  ++totals.drafts;
+  totals.drafted_tokens += drafted;
+  totals.accepted_tokens += accepted;
+  return accepted;
+}
+
+void Engine::Impl::DraftNext(Sequence& sequence) {
+  drafter.Draft(sequence);
+  observer.Drafted(sequence.id, sequence.draft);
 }
 
 void Engine::Impl::TakeToken(Sequence& sequence, SampledToken& token, TimeNs now) {
@@ -387,6 +422,7 @@ void Engine::Impl::TakeToken(Sequence& sequence, SampledToken& token, TimeNs now
   ++totals.tokens_generated;
   const bool full = static_cast<std::int32_t>(sequence.tokens.size()) >= sequence.max_total_tokens;
   if (!full && constraint != nullptr) constraint->Advance(token.id);
+  if (!full && drafter.drafts()) DraftNext(sequence);
   (full ? Finish(sequence, FinishReason::kLength, now, /*by_itself=*/true) : AddNews(sequence)).token =
       std::move(token);
 }
@@ -405,6 +441,7 @@ void Engine::Impl::Register(std::shared_ptr<const AdapterVersion> version) {
 }
 
 GenerationEvent& Engine::Impl::Finish(Sequence& sequence, FinishReason reason, TimeNs now, bool by_itself) {
+  if (by_itself) drafter.Ended(sequence);
   scheduler.Remove(&sequence, now, by_itself);
   if (sequence.adapter != kBaseModel) residency.Release(sequence.adapter);
   ++totals.finished;
@@ -444,12 +481,14 @@ void Engine::Impl::CopyStates(const Request& request) {
 void Engine::Impl::AddToBatch(const PlannedChunk& chunk) {
   const Sequence& request = SequenceOf(chunk.request);
   StepBatch& batch = builder.batch();
-  const auto pages = static_cast<std::size_t>(PagesOf(request.computed + chunk.num_tokens));
+  const auto pages = static_cast<std::size_t>(PagesOf(request.computed + chunk.num_tokens + chunk.drafted));
   CHECK_LE(pages, request.page_table.size());
   const auto first = static_cast<std::size_t>(request.computed), count = static_cast<std::size_t>(chunk.num_tokens);
   StepSequence& part = builder.Add(request.id, std::span(request.tokens).subspan(first, count), request.computed,
                                    std::span(request.page_table).first(pages));
   part.prompt_tokens = request.prompt_tokens;
+  const std::span<const TokenId> draft = std::span(request.draft).first(static_cast<std::size_t>(chunk.drafted));
+  if (!draft.empty()) builder.AddDraft(part, draft);
   if (request.adapter != kBaseModel && !chunk.by_base) {
     const AdapterResidency& adapter = residency.Get(request.adapter);
     AdapterSegment& segment = builder.UseAdapter(part, adapter);
@@ -465,10 +504,10 @@ void Engine::Impl::AddToBatch(const PlannedChunk& chunk) {
   if (pooled.count > 0) {
     batch.pools.Add(part.tokens.first + pooled.first - request.computed, pooled.count, request.pool_sum);
   }
-  if (Samples(chunk)) AddSample(request, batch, part);
+  if (Samples(chunk)) AddSample(request, draft, part);
 }
 
-void Engine::Impl::AddSample(const Sequence& request, StepBatch& batch, StepSequence& part) const {
+void Engine::Impl::AddSample(const Sequence& request, std::span<const TokenId> draft, StepSequence& part) {
   const GenerationRequest& asked = request.asked;
   SamplerContext context = {.prompt = request.prompt(),
                             .generated = request.generated(),
@@ -479,7 +518,7 @@ void Engine::Impl::AddSample(const Sequence& request, StepBatch& batch, StepSequ
   } else if (asked.ignore_eos && asked.constraint != nullptr) {
     context.banned = options.eos_token_ids;
   }
-  batch.Sample(part, asked.sampling, context, asked.constraint);
+  builder.batch().Sample(part, asked.sampling, context, asked.constraint, draft);
 }
 
 void Engine::Impl::Tell(Sequence& sequence, GenerationEvent& event, TimeNs now) {
@@ -489,7 +528,6 @@ void Engine::Impl::Tell(Sequence& sequence, GenerationEvent& event, TimeNs now) 
   event.now = now;
   event.prompt_tokens = sequence.prompt_tokens;
   event.cached_prompt_tokens = std::max(0, sequence.cached_tokens);
-  event.generated_tokens = static_cast<std::int32_t>(sequence.generated().size());
   if (sequence.asked.prompt_logprobs >= 0 && sequence.all_scored() && !std::exchange(sequence.scores_told, true))
     event.prompt_scores = sequence.prompt_scores;
   event.embedding = std::move(sequence.embedding);

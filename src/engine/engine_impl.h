@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/drafter.h"
 #include "engine/engine.h"
 #include "engine/sequence.h"
 #include "engine/step_batch_builder.h"
@@ -89,6 +90,7 @@ struct Engine::Impl {
   TimeNs step_began = 0, step_ended = 0;
   std::vector<PlannedChunk> in_flight;
   StepBatchBuilder builder;
+  Drafter drafter;
   StepResult result;
   // What happened in the collected step. Delivered to the clients after the next step was submitted.
   std::vector<News> news;
@@ -154,6 +156,17 @@ struct Engine::Impl {
 
   // The error of the chunk's part of the step, if that failed alone. `next`: of StepResult::failures.
   std::optional<Error> TakeFailure(const PlannedChunk& chunk, std::size_t& next);
+
+  // What a collected step gives for one chunk.
+  struct ChunkResult {
+    std::span<SampledToken> tokens;  // the sampled ones: the first, and those behind the draft
+    std::span<ScoredToken> scores;
+    std::int64_t positions = 0;  // that were pooled
+    std::span<const double> sum;
+  };
+
+  // A request goes on by what a chunk of it gave.
+  void TakeChunk(const PlannedChunk& chunk, const ChunkResult& given, TimeNs now);
 
   // True if no step is in flight, so that the next one can be planned.
   bool CollectStep(TimeNs now);
@@ -222,7 +235,13 @@ struct Engine::Impl {
   // To everything else it is a request that has stopped, so a recording needs no other event.
   void EndStuck(Sequence& sequence, TokenId token, TimeNs now);
 
+  // Takes the tokens of the draft that turned out right. Returns how many. None of them ends the request.
+  std::int64_t TakeDraft(Sequence& sequence, std::span<SampledToken> tokens);
+
   void TakeToken(Sequence& sequence, SampledToken& token, TimeNs now);
+
+  // Guesses what follows, for a later step.
+  void DraftNext(Sequence& sequence);
 
   // A generation that was retired after the request was resolved is still served.
   void AcquireAdapter(std::shared_ptr<const AdapterVersion> version);
@@ -260,7 +279,7 @@ struct Engine::Impl {
 
   void AddToBatch(const PlannedChunk& chunk);
 
-  void AddSample(const Sequence& request, StepBatch& batch, StepSequence& part) const;
+  void AddSample(const Sequence& request, std::span<const TokenId> draft, StepSequence& part);
 
   void Tell(Sequence& sequence, GenerationEvent& event, TimeNs now);
 

@@ -64,6 +64,10 @@ class EngineObserver {
   virtual void Collected() {}
   // `request id` sampled `token`; `stops`: the token ends the request and is not delivered.
   virtual void Sampled(RequestId id, TokenId token, bool stops) {}
+  // With speculation, after each token with which a request goes on: what was guessed to follow it (Request::draft),
+  // which may be nothing. It depends on what recordings do not have, so their replay writes as many tokens here;
+  // nothing else may change them.
+  virtual void Drafted(RequestId id, std::vector<TokenId>& draft) {}
   // The request, which runs or waits, goes on with `version`. `tokens`: all that it has. In a recording tokens have
   // other names under another adapter, so its replay writes these here; nothing else may change them.
   virtual void Retargeted(const Request& request, const AdapterVersion& version, std::span<TokenId> tokens) {}

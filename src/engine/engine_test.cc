@@ -31,8 +31,9 @@ struct Loaded {
   AdapterGeneration generation;
 };
 
-// Loads a version anew, and notes what that does to the requests on the one before.
-void ReloadOne(AdapterWorld& w, Prng& prng, Loaded& loaded, std::map<RequestId, Asked>& asked) {
+// Loads a version anew, and notes what that does to the requests on the one before, of each of which a step in flight
+// may give so many tokens.
+void ReloadOne(AdapterWorld& w, Prng& prng, Loaded& loaded, std::map<RequestId, Asked>& asked, std::size_t in_flight) {
   const AdapterGeneration old = loaded.generation;
   const bool aborts = prng.NextBelow(6) == 0, differs = prng.NextBelow(20) == 0;
   if (prng.NextBelow(4) == 0)
@@ -47,7 +48,7 @@ void ReloadOne(AdapterWorld& w, Prng& prng, Loaded& loaded, std::map<RequestId, 
     ask.may_fail = true;
     if (aborts || differs) continue;
     ask.generations.push_back(loaded.generation);
-    ask.begins.push_back(w.outcomes[id].tokens.size() + 1);  // one more may be in flight
+    ask.begins.push_back(w.outcomes[id].tokens.size() + in_flight);
   }
 }
 
@@ -130,8 +131,9 @@ double HostLink(std::uint64_t seed) {
 
 // Random requests, adapters larger than memory, cancellations and broken disks.
 // `holds`: requests are held and aborted too. `reloads`: adapters are loaded anew, and their requests move or end.
-// `state_pages`: of each sequence, with snapshots.
-Fuzzed FuzzOnce(std::uint64_t seed, bool holds = false, bool reloads = false, std::int64_t state_pages = 0) {
+// `state_pages`: of each sequence, with snapshots. `drafts`: requests speculate.
+Fuzzed FuzzOnce(std::uint64_t seed, bool holds = false, bool reloads = false, std::int64_t state_pages = 0,
+                bool drafts = false) {
   Fuzzed fuzzed;
   Prng prng(seed);
   std::vector<std::int64_t> adapter_pages;
@@ -155,12 +157,15 @@ Fuzzed FuzzOnce(std::uint64_t seed, bool holds = false, bool reloads = false, st
   scheduler.state_pages = state_pages;
   if (state_pages > 0) scheduler.max_running = 1 + scheduler.max_running / 3;  // memory for snapshots is left
   scheduler.state_snapshot_tokens = std::array{4, 7, 16, 40}[seed % 4];
+  if (drafts) scheduler.speculation.method = Speculation::kNgram;
+  GuessingObserver guesses;
   const std::uint64_t named_tenants = prng.NextBelow(5);  // 0: one tenant per adapter
   const std::span<const CacheRegime> regimes = CacheRegimes();
   fuzzed.regime = regimes[static_cast<std::size_t>(prng.NextBelow(regimes.size()))];
   World w(24 + 16 * state_pages + static_cast<std::int64_t>(prng.NextBelow(20)),
           4 + static_cast<std::int64_t>(prng.NextBelow(50)), scheduler, adapter_pages,
-          /*prefix_cache=*/prng.NextBelow(4) != 0, std::string(fuzzed.regime.name), HostLink(seed));
+          /*prefix_cache=*/prng.NextBelow(4) != 0, std::string(fuzzed.regime.name), HostLink(seed),
+          drafts ? &guesses : nullptr);
   const std::int64_t share =
       AdapterPartPages({.adapter_share = fuzzed.regime.adapter_share}, w.device->capacity_pages(), 1);
   const bool faults = prng.NextBelow(2) == 0;
@@ -237,7 +242,8 @@ Fuzzed FuzzOnce(std::uint64_t seed, bool holds = false, bool reloads = false, st
       });
     }
     for (int again = 0; reloads && again < 3 && reload_prng.NextBelow(3) == 0; ++again) {
-      ReloadOne(w, reload_prng, loaded[1 + reload_prng.NextBelow(loaded.size() - 1)], asked);
+      const std::size_t in_flight = 1 + (drafts ? GuessingObserver::kMost : 0);
+      ReloadOne(w, reload_prng, loaded[1 + reload_prng.NextBelow(loaded.size() - 1)], asked, in_flight);
     }
     if (!w.Advance() && to_submit == 0) break;
     if (prng.NextBelow(16) == 0) w.engine->CheckIntegrity();
@@ -465,6 +471,30 @@ TEST(Engine, FuzzReloadsMoveAndAbort) {
   EXPECT_EQ(counts.failed, failed);
   EXPECT_GT(counts.moved, 2 * moved);  // those that wait, and that move again
   EXPECT_GT(counts.aborted, 200);
+}
+
+// Steps that verify drafts give the same tokens, whatever is preempted, fetched, reloaded or cancelled; wrong drafts
+// leave nothing in the cache, which the executor would find.
+TEST(Engine, FuzzSpeculation) {
+  std::int64_t preemptions = 0, found = 0, drafted = 0, accepted = 0, moved = 0;
+  for (std::uint64_t seed = 1; seed <= 240 && !testing::Test::HasFailure(); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const Fuzzed fuzzed =
+        FuzzOnce(seed, /*holds=*/seed % 4 == 0, /*reloads=*/seed % 4 == 1, /*state_pages=*/0, /*drafts=*/true);
+    preemptions += fuzzed.stats.preemptions;
+    found += fuzzed.stats.prefix.found_tokens;
+    drafted += fuzzed.stats.drafted_tokens;
+    accepted += fuzzed.stats.accepted_tokens;
+    moved += fuzzed.moved;
+    if (seed <= 20) {
+      ASSERT_EQ(fuzzed.digest, FuzzOnce(seed, seed % 4 == 0, seed % 4 == 1, 0, true).digest) << "not deterministic";
+    }
+  }
+  EXPECT_GT(preemptions, 100);
+  EXPECT_GT(found, 1000);
+  EXPECT_GT(moved, 50);
+  EXPECT_GT(accepted, 5000);
+  EXPECT_GT(drafted - accepted, 5000);
 }
 
 TEST(Engine, WhatIsHeldKeepsItsPlaceAndItsTokens) {
@@ -718,11 +748,13 @@ class CountingConstraint final : public TokenConstraint {
 };
 
 // With so little memory that requests are preempted: a constraint sees each token once, and one that fails ends its
-// request alone.
-TEST(EngineConstraint, SeesEachTokenOnceAndFailsAlone) {
+// request alone. Drafts change nothing.
+void ExpectConstraintsSeeEachTokenOnce(bool drafts) {
   SystemSpec scheduler;
   scheduler.max_running = 16;
-  World w(24, 8, scheduler, {});
+  if (drafts) scheduler.speculation.method = Speculation::kNgram;
+  GuessingObserver guesses;
+  World w(24, 8, scheduler, {}, /*prefix_cache=*/true, "lru", 10e9, drafts ? &guesses : nullptr);
   struct Case {
     std::vector<TokenId> prompt;
     std::shared_ptr<CountingConstraint> constraint;
@@ -749,7 +781,12 @@ TEST(EngineConstraint, SeesEachTokenOnceAndFailsAlone) {
     if (expected.size() == 30) expected.pop_back();  // nothing follows the last one
     EXPECT_EQ(one.constraint->tokens, expected);
   }
+  EXPECT_EQ(w.engine->Stats().accepted_tokens > 50, drafts);
 }
+
+TEST(EngineConstraint, SeesEachTokenOnceAndFailsAlone) { ExpectConstraintsSeeEachTokenOnce(/*drafts=*/false); }
+
+TEST(EngineConstraint, SeesEachTokenOfADraftOnce) { ExpectConstraintsSeeEachTokenOnce(/*drafts=*/true); }
 
 }  // namespace
 }  // namespace loramux::engine_test

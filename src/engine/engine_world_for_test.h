@@ -202,17 +202,46 @@ struct EngineWorld {
   }
 };
 
+// Drafts of the modelled executor's next tokens, so that speculating engines have some: each token is wrong with a
+// chance of a quarter.
+class GuessingObserver final : public EngineObserver {
+ public:
+  static constexpr std::int64_t kMost = 8;
+
+  void Arrived(const Request& request, const AdapterVersion*) override { requests_[request.id] = &request; }
+  void Drafted(RequestId id, std::vector<TokenId>& draft) override {
+    draft.clear();
+    const Request& request = *requests_.at(id);
+    std::vector<TokenId> generated(request.generated().begin(), request.generated().end());
+    const std::int64_t most =
+        std::min(kMost, request.max_total_tokens - static_cast<std::int64_t>(request.tokens.size()) - 1);
+    for (std::int64_t i = 0; i < most; ++i) {
+      TokenId next = ModeledExecutor::NextToken(request.adapter, request.prompt(), generated, kTestVocab);
+      if (prng_.NextBelow(4) == 0) next = (next + 1) % kTestVocab;
+      if (next == 0) return;  // it would end the request
+      draft.push_back(next);
+      generated.push_back(next);
+    }
+  }
+
+ private:
+  Prng prng_{17};
+  std::map<RequestId, const Request*> requests_;
+};
+
 // A world with adapters of the given sizes in pages, generations 1, 2, ...
 struct AdapterWorld : EngineWorld {
   AdapterWorld(std::int64_t device_pages, std::int64_t host_pages, SystemSpec scheduler,
                const std::vector<std::int64_t>& adapter_pages, bool prefix_cache = true,
-               const std::string& cache = "lru", double host_bytes_per_second = 10e9)
+               const std::string& cache = "lru", double host_bytes_per_second = 10e9,
+               EngineObserver* observer = nullptr)
       : EngineWorld({.device_pages = device_pages,
                      .host_pages = host_pages,
                      .spec = scheduler,
                      .prefix_cache = prefix_cache,
                      .cache = cache,
-                     .host_bytes_per_second = host_bytes_per_second}) {
+                     .host_bytes_per_second = host_bytes_per_second,
+                     .observer = observer}) {
     for (std::size_t i = 0; i < adapter_pages.size(); ++i) Load("adapter-" + std::to_string(i), adapter_pages[i]);
   }
   Result<RequestId> Submit(std::vector<TokenId> prompt, std::uint32_t adapter, std::int32_t max_tokens,

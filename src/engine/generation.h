@@ -87,6 +87,7 @@ struct GenerationRequest {
   std::int32_t max_tokens = -1;
   std::int32_t min_tokens = 0;  // end-of-sequence and stop tokens cannot be sampled before
   bool ignore_eos = false;
+  bool speculates = true;     // where the engine does (SystemSpec::speculation)
   std::int32_t priority = 0;  // -10 (first) to 10 (last); values outside are clamped (queue_order.h)
   TimeNs deadline = 0;        // by when the client wants the first token, on the engine's clock; 0: none
   // expected output tokens, guessed outside the engine, for the predictor; 0: unknown

@@ -57,15 +57,18 @@ bool ModeledExecutor::Poll(StepResult& result) {
   if (!batch_.has_value() || clock_->Now() < ends_at_) return false;
   result.tokens.clear();
   result.waited = 0;
+  result.tokens.resize(batch_->samples.rows.size());
   for (const StepSequence& sequence : batch_->sequences) {
     if (sequence.sample < 0) continue;
     const AdapterSegment* const segment = batch_->SegmentOf(sequence);
-    const SampleRow& row = batch_->samples.rows[static_cast<std::size_t>(sequence.sample)];
-    SampledToken token;
-    token.id = TokenAfter(segment == nullptr ? kBaseModel : segment->generation,
-                          static_cast<std::uint64_t>(sequence.prompt_tokens), row.generated_count,
-                          batch_->TokensOf(sequence).back(), vocab_size_);
-    result.tokens.push_back(std::move(token));
+    const auto first = static_cast<std::size_t>(sequence.sample), rows = static_cast<std::size_t>(sequence.logit_rows);
+    const std::span<const TokenId> tokens = batch_->TokensOf(sequence).last(rows);
+    SampleWithDraft(batch_->samples, first, result.tokens, [&](std::size_t row) {
+      return SampledToken{.id =
+                              TokenAfter(segment == nullptr ? kBaseModel : segment->generation,
+                                         static_cast<std::uint64_t>(sequence.prompt_tokens),
+                                         batch_->samples.rows[row].generated_count, tokens[row - first], vocab_size_)};
+    });
   }
   result.scores.clear();
   for (const ScoreRow& row : batch_->scores) result.scores.push_back(ScoreOf(row));

@@ -8,6 +8,7 @@
 
 #include "adapter/registry.h"
 #include "engine/generation.h"
+#include "engine/ngram_index.h"
 #include "schedule/request.h"
 #include "step/sampling.h"
 
@@ -24,6 +25,8 @@ struct Sequence : Request {
   std::int64_t pooled = 0;                 // positions in pool_sum
   std::vector<double> pool_sum;            // [hidden_size]; empty: none yet
   std::vector<float> embedding;            // [hidden_size], once the prompt is computed
+  NgramIndex places;                       // places of its tokens, if it speculates
+  std::size_t draft_agrees = 0;            // known tokens that agree with those before what is drafted (Drafter)
 
   // Adjacent positions of the prompt.
   struct Positions {

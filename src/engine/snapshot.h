@@ -30,6 +30,8 @@ struct EngineStats : SchedulerStats {
   std::int64_t running = 0, waiting = 0;
   std::int64_t held = 0;  // requests that Engine::SetHold keeps from the queue
   std::int64_t steps = 0, tokens_generated = 0, tokens_prefilled = 0, finished = 0;
+  // Speculation: drafts that steps verified, their tokens, and those of them that turned out right.
+  std::int64_t drafts = 0, drafted_tokens = 0, accepted_tokens = 0;
   RetargetedRequests retargeted;
   std::int64_t replayed_steps = 0;  // steps among them that a device repeated from a recording
   double profile_step_seconds = 0;  // ShortestStepSeconds of the profile that plans use; 0: no profile

@@ -24,6 +24,8 @@ class StepBatchBuilder {
                     std::span<const std::uint32_t> pages) {
     return contents_ ? batch_.Add(id, tokens, position, pages) : batch_.AddBare(id, tokens.size(), position);
   }
+  // The last sequence of the batch also computes a draft (StepBatch::AddDraft).
+  void AddDraft(StepSequence& sequence, std::span<const TokenId> draft) { batch_.AddDraft(sequence, draft, contents_); }
   // The last sequence of the batch uses an adapter, which is on the device or arriving. Returns its segment.
   AdapterSegment& UseAdapter(StepSequence& sequence, const AdapterResidency& adapter);
   // Hands out the batch and begins the next one.

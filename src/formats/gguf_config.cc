@@ -20,7 +20,7 @@ namespace {
 using nlohmann::json;
 
 constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-constexpr std::size_t kMostGgufLayers = 1024;
+constexpr std::int64_t kMostGgufLayers = 1024;
 
 // An architecture of GGUF, and the class of transformers that computes the same.
 struct GgufArchitecture {
@@ -220,15 +220,15 @@ class ConfigBuilder {
     return Ok{};
   }
 
-  Result<std::int64_t> Required(const char* name) const {
-    ASSIGN_OR_RETURN(const auto value, file_.Int(prefix_ + name, 1, kMost));
+  Result<std::int64_t> Required(const char* name, std::int64_t most = kMost) const {
+    ASSIGN_OR_RETURN(const auto value, file_.Int(prefix_ + name, 1, most));
     if (!value) return file_.Bad(prefix_ + name, "an integer above 0");
     return *value;
   }
 
   Status AddExtents() {
     ASSIGN_OR_RETURN(config_["hidden_size"], Required("embedding_length"));
-    ASSIGN_OR_RETURN(config_["num_hidden_layers"], Required("block_count"));
+    ASSIGN_OR_RETURN(config_["num_hidden_layers"], Required("block_count", kMostGgufLayers));
     if (!Is("gemma4")) {
       ASSIGN_OR_RETURN(config_[family_.fields.intermediate], Required("feed_forward_length"));
     }
@@ -277,12 +277,11 @@ class ConfigBuilder {
     const GgufValue* const value = file_.Find(key);
     if (value == nullptr || !std::holds_alternative<GgufArray>(*value)) {
       ASSIGN_OR_RETURN(const std::int64_t all, Required(name.c_str()));
-      if (layers <= kMostGgufLayers) return std::vector<std::int64_t>(layers, all);
+      return std::vector<std::int64_t>(layers, all);
     }
     ASSIGN_OR_RETURN(const auto list, file_.Array(key, GgufArray::Element::kNumber));
-    if (!list || list->size() != layers || layers > kMostGgufLayers) {
-      return file_.Bad(key, "an integer above 0 for each of " + std::to_string(layers) +
-                                " layers, of which there are " + "at most " + std::to_string(kMostGgufLayers));
+    if (!list || list->size() != layers) {
+      return file_.Bad(key, "an integer above 0 for each of " + std::to_string(layers) + " layers");
     }
     std::vector<std::int64_t> numbers;
     for (const double number : list->Numbers()) {
@@ -420,7 +419,7 @@ class ConfigBuilder {
     if (window.value_or(0) == 0) {
       config_["sliding_window"] = nullptr;
       // Without a window no layer has one, whatever the pattern of the family is.
-      if (Is("gemma2") || Is("gemma3") || Is("exaone4") || Is("gpt-oss")) config_["layer_types"] = TypesOfLayers({});
+      if (family_.windows == WindowRule::kButEachNth) config_["layer_types"] = TypesOfLayers({});
       return Ok{};
     }
     if (Is("llama")) {  // a Mistral: its files have the architecture of Llama
@@ -429,7 +428,7 @@ class ConfigBuilder {
     } else if (Is("olmo2")) {
       config_["architectures"] = {"Olmo3ForCausalLM"};
       config_["model_type"] = "olmo3";
-    } else if (Is("qwen2") || Is("qwen3") || Is("smollm3")) {
+    } else if (family_.windows == WindowRule::kFrom || family_.windows == WindowRule::kAllIfUsed) {
       config_["use_sliding_window"] = true;
       config_["max_window_layers"] = 0;
     }
@@ -720,6 +719,29 @@ Result<json> ChatTemplatesOf(const GgufFile& file) {
   return json::array({{{"name", "default"}, {"template", *plain}}, {{"name", "tool_use"}, {"template", *with_tools}}});
 }
 
+// Tokens that end a turn. A file has one or none of them under a key, and the others only as texts, by which llama.cpp
+// knows them too.
+constexpr std::string_view kEndsOfTurns[] = {"<|eot_id|>",    "<|eom_id|>",    "<|im_end|>",
+                                             "<end_of_turn>", "<turn|>",       "<|tool_response>",
+                                             "<|return|>",    "<|endoftext|>", "<|end_of_text|>"};
+constexpr std::string_view kEndOfCall = "<|call|>", kEndOfMessage = "<|end|>";
+
+// The ids of such tokens. What ends a message in gpt-oss, where a call has an end of its own, ends a turn in others.
+Result<std::vector<std::int64_t>> EndsOfTurns(const GgufFile& file) {
+  ASSIGN_OR_RETURN(const auto list, file.Array("tokenizer.ggml.tokens", GgufArray::Element::kText));
+  std::vector<std::int64_t> ids;
+  std::optional<std::int64_t> call, message;
+  const std::vector<std::string_view> texts = list ? list->Texts() : std::vector<std::string_view>();
+  for (std::size_t id = 0; id < texts.size(); ++id) {
+    const auto number = static_cast<std::int64_t>(id);
+    if (texts[id] == kEndOfCall) call = number;
+    if (texts[id] == kEndOfMessage) message = number;
+    if (std::ranges::find(kEndsOfTurns, texts[id]) != std::end(kEndsOfTurns)) ids.push_back(number);
+  }
+  if (call || message) ids.push_back(call ? *call : *message);
+  return ids;
+}
+
 }  // namespace
 
 Result<bool> GgufHeadsAreInterleaved(const GgufFile& file) {
@@ -740,6 +762,13 @@ bool FusesLayers(const GgufFile& file) {
   return architecture && architecture->fuses;
 }
 
+std::int64_t GgufLayers(const GgufFile& file) {
+  const auto architecture = ArchitectureOf(file);
+  if (!architecture) return 0;
+  const auto layers = file.Int(std::string(architecture->name) + ".block_count", 1, kMostGgufLayers);
+  return layers.ok() ? layers->value_or(0) : 0;
+}
+
 Result<std::string> GgufModelConfig(const GgufFile& file) {
   RETURN_IF_ERROR(RequireModel(file));
   ASSIGN_OR_RETURN(const GgufArchitecture architecture, RequireArchitecture(file));
@@ -749,11 +778,16 @@ Result<std::string> GgufModelConfig(const GgufFile& file) {
 
 Result<std::string> GgufGenerationConfig(const GgufFile& file) {
   json config = json::object(), ends = json::array();
+  const auto add = [&ends](std::int64_t id) {
+    if (std::find(ends.begin(), ends.end(), json(id)) == ends.end()) ends.push_back(id);
+  };
   for (const char* key :
        {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
     ASSIGN_OR_RETURN(const auto id, file.Int(key, 0, kMost));
-    if (id && std::find(ends.begin(), ends.end(), json(*id)) == ends.end()) ends.push_back(*id);
+    if (id) add(*id);
   }
+  ASSIGN_OR_RETURN(const std::vector<std::int64_t> turns, EndsOfTurns(file));
+  std::ranges::for_each(turns, add);
   if (!ends.empty()) config["eos_token_id"] = ends;
   for (const auto& [key, name] :
        {std::pair{"general.sampling.temp", "temperature"}, std::pair{"general.sampling.top_p", "top_p"},

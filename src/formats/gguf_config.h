@@ -2,6 +2,7 @@
 // the program reads.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "base/result.h"
@@ -14,6 +15,8 @@ namespace loramux {
 bool HasInterleavedHeads(const GgufFile& file);
 // Whether its files hold gate and up as one matrix, under the name of up.
 bool FusesLayers(const GgufFile& file);
+// The layers in the file, those that predict several tokens among them; 0: it does not say.
+std::int64_t GgufLayers(const GgufFile& file);
 // The same as HasInterleavedHeads of a file that may be an adapter. Error: its architecture is none whose adapters
 // loramux reads.
 Result<bool> GgufHeadsAreInterleaved(const GgufFile& file);

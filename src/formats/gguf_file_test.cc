@@ -475,6 +475,16 @@ TEST(GgufConfigTest, RefusesWhatContradictsQwen35) {
   EXPECT_THAT(ConfigError(Model("llama").U32("llama.nextn_predict_layers", 1)), HasSubstr("may change"));
 }
 
+TEST(GgufConfigTest, BoundsTheNumberOfLayers) {
+  for (const char* architecture : {"llama", "gemma2"}) {
+    GgufWriter writer;
+    const std::string prefix = std::string(architecture) + ".";
+    writer.Text("general.architecture", architecture).F32(prefix + "attention.layer_norm_rms_epsilon", 1e-5f);
+    writer.U32(prefix + "embedding_length", 8).U32(prefix + "block_count", 1 << 30);
+    EXPECT_THAT(ConfigError(writer), HasSubstr("block_count'")) << architecture;
+  }
+}
+
 TEST(GgufConfigTest, RefusesWhatItDoesNotKnow) {
   EXPECT_THAT(ConfigError(Model("mamba")), HasSubstr("general.architecture 'mamba' is not supported; loramux serves"));
   EXPECT_THAT(ConfigError(GgufWriter()), HasSubstr("general.architecture is missing"));
@@ -520,7 +530,7 @@ TEST(GgufTokenizerTest, RefusesOthersByName) {
                    [](GgufWriter& w) {
                      w.Texts("tokenizer.ggml.tokens", {"a", "b"});
                    }),
-              HasSubstr("tokenizer.ggml.pre: none found, but loramux knows how text is cut only for gpt-2, smollm"));
+              HasSubstr("tokenizer.ggml.pre: none found, but loramux knows how text is cut only for gpt-2, phi-2"));
   EXPECT_THAT(
       with("gpt2",
            [](GgufWriter& w) { w.Texts("tokenizer.ggml.tokens", {"a"}).Text("tokenizer.ggml.pre", "deepseek-v3"); }),
@@ -536,6 +546,25 @@ TEST(GgufTokenizerTest, RefusesOthersByName) {
                      w.Texts("tokenizer.ggml.tokens", {"a", "b"}).Numbers("tokenizer.ggml.token_type", {1});
                    }),
               HasSubstr("a number for each of the 2 tokens"));
+  EXPECT_THAT(with("gemma4", [](GgufWriter& w) { w.Texts("tokenizer.ggml.tokens", {"a"}); }),
+              HasSubstr("tokenizer.ggml.merges: expected the merges of the tokens, found none"));
+  EXPECT_THAT(
+      with("gemma4",
+           [](GgufWriter& w) { w.Texts("tokenizer.ggml.tokens", {"a"}).Texts("tokenizer.ggml.merges", {" a"}); }),
+      HasSubstr("two tokens and a space between them, found ' a'"));
+}
+
+TEST(GgufGenerationConfigTest, KnowsTheTokensThatEndATurn) {
+  const auto ends = [](const std::vector<std::string>& tokens) {
+    GgufWriter writer = Model("llama");  // whose keys name the tokens 2 and 3
+    const std::string bytes = writer.Texts("tokenizer.ggml.tokens", tokens).Bytes();
+    const auto text = GgufGenerationConfig(GgufFile::Parse(AsBytes(bytes), "FILE").value());
+    return json::parse(text.value())["eos_token_id"];
+  };
+  EXPECT_EQ(ends({"a", "b", "c", "<end_of_turn>", "<|im_end|>", "x"}), json({2, 3, 4}));
+  EXPECT_EQ(ends({"<|end|>", "b", "c", "d"}), json({2, 3, 0}));                        // Phi-3
+  EXPECT_EQ(ends({"<|end|>", "<|call|>", "<|return|>", "d"}), json({2, 3, 1}));        // gpt-oss
+  EXPECT_EQ(ends({"<turn|>", "<|tool_response>", "c", "<end>"}), json({2, 3, 0, 1}));  // Gemma 4
 }
 
 TEST(ModelFilesTest, AGgufFileHasTheFilesOfADirectory) {

@@ -1,6 +1,7 @@
 #include "formats/gguf_tokenizer.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -30,15 +31,22 @@ constexpr const char* kSpace = "\xe2\x96\x81";  // U+2581, SentencePiece's space
 // Kinds of tokens in tokenizer.ggml.token_type.
 constexpr double kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6;
 
-// A pre-tokenizer of byte-level BPE by its name in tokenizer.ggml.pre. The text is cut by `pattern`, or by GPT-2's if
-// that is null.
+// How the text is cut before merges.
+enum class Cut : std::uint8_t {
+  kWords,           // as GPT-2 does
+  kDigitsAndWords,  // each digit first, then as GPT-2 does
+  kPattern,
+  kFalcon,  // runs of punctuation, then as GPT-2 does, then digits by three
+};
+
+// A pre-tokenizer of byte-level BPE by its names in tokenizer.ggml.pre.
 struct PreTokenizer {
-  const char* name;
-  const char* pattern;
-  bool single_digits;  // cut each digit off first
-  bool whole_words;    // a word that is a token needs no merges
-  bool nfc;            // the text is normalised first
-  bool add_bos;        // unless the file says otherwise
+  std::array<std::string_view, 5> names;
+  Cut cut;
+  const char* pattern;  // for kPattern
+  bool whole_words;     // a word that is a token needs no merges
+  bool nfc;             // the text is normalised first
+  bool add_bos;         // unless the file says otherwise
 };
 
 constexpr const char* kLlama3 =
@@ -49,11 +57,29 @@ constexpr const char* kTekken = R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p
                                 R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)"
                                 R"(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
+constexpr const char* kQwen35 =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*)"
+    R"(|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr const char* kGpt4o =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+    R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+    R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr const char* kBloom = R"( ?[^(\s|.,!?…。，、।۔،)]+)";
+
 constexpr PreTokenizer kPreTokenizers[] = {
-    {"gpt-2", nullptr, false, false, false, false},   {"smollm", nullptr, true, false, false, false},
-    {"llama-bpe", kLlama3, false, true, false, true}, {"llama3", kLlama3, false, true, false, true},
-    {"llama-v3", kLlama3, false, true, false, true},  {"qwen2", kQwen2, false, false, true, false},
-    {"tekken", kTekken, false, true, false, true},
+    {{"gpt-2", "phi-2", "exaone4"}, Cut::kWords, nullptr, false, false, false},
+    {{"olmo", "mpt"}, Cut::kWords, nullptr, false, true, false},
+    {{"smollm", "refact", "starcoder", "exaone", "minerva-7b"}, Cut::kDigitsAndWords, nullptr, false, false, false},
+    {{"llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1"}, Cut::kPattern, kLlama3, true, false, true},
+    {{"dbrx", "smaug-bpe", "chatglm-bpe"}, Cut::kPattern, kLlama3, false, false, false},
+    {{"glm4"}, Cut::kPattern, kLlama3, true, false, false},
+    {{"qwen2", "deepseek-r1-qwen"}, Cut::kPattern, kQwen2, false, true, false},
+    {{"stablelm2"}, Cut::kPattern, kQwen2, false, false, false},
+    {{"qwen35"}, Cut::kPattern, kQwen35, false, true, false},
+    {{"tekken"}, Cut::kPattern, kTekken, true, false, true},
+    {{"gpt-4o"}, Cut::kPattern, kGpt4o, false, false, false},
+    {{"falcon"}, Cut::kFalcon, nullptr, false, false, false},
+    {{"bloom"}, Cut::kPattern, kBloom, false, false, false},
 };
 
 // The tokens of a file.
@@ -117,14 +143,16 @@ json AddedTokens(const Vocabulary& vocabulary) {
   return tokens;
 }
 
-// Puts the begin and end tokens around a text, as the file says.
-Result<json> PostProcessor(const GgufFile& file, const Vocabulary& vocabulary, bool bos_by_default) {
+enum class Begin { kAsFileSays, kByDefault, kAlways };
+
+// Puts the begin and end tokens around a text, as the file says: the first of them also as `begin` says.
+Result<json> PostProcessor(const GgufFile& file, const Vocabulary& vocabulary, Begin begin) {
   json single = json::array(), specials = json::object();
-  const auto add = [&](const char* name, bool by_default) -> Status {
+  const auto add = [&](const char* name, Begin rule) -> Status {
     const std::string prefix = "tokenizer.ggml.", key = prefix + name + "_token_id";
     ASSIGN_OR_RETURN(const auto wanted, file.Bool(prefix + "add_" + name + "_token"));
     ASSIGN_OR_RETURN(const auto id, file.Int(key, 0, std::numeric_limits<std::int32_t>::max()));
-    if (!wanted.value_or(by_default) || !id) return Ok{};
+    if (!id || !(rule == Begin::kAlways || wanted.value_or(rule == Begin::kByDefault))) return Ok{};
     if (static_cast<std::size_t>(*id) >= vocabulary.texts.size()) {
       return file.Bad(key, "an id below the number of tokens, " + std::to_string(vocabulary.texts.size()));
     }
@@ -133,10 +161,10 @@ Result<json> PostProcessor(const GgufFile& file, const Vocabulary& vocabulary, b
     specials[text] = {{"id", text}, {"ids", {*id}}, {"tokens", {text}}};
     return Ok{};
   };
-  RETURN_IF_ERROR(add("bos", bos_by_default));
+  RETURN_IF_ERROR(add("bos", begin));
   const json text = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
   single.push_back(text);
-  RETURN_IF_ERROR(add("eos", false));
+  RETURN_IF_ERROR(add("eos", Begin::kAsFileSays));
   if (specials.empty()) return json();
   return json{{"type", "TemplateProcessing"},
               {"single", single},
@@ -148,14 +176,29 @@ json ByteLevel(bool cut) {
   return {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", cut}};
 }
 
+json Digits(bool each) { return {{"type", "Digits"}, {"individual_digits", each}}; }
+
+json Split(const char* pattern) {
+  return {{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}, {"invert", false}};
+}
+
 json PreTokenizerJson(const PreTokenizer& pre) {
   json steps = json::array();
-  if (pre.single_digits) steps.push_back({{"type", "Digits"}, {"individual_digits", true}});
-  if (pre.pattern != nullptr) {
-    steps.push_back(
-        {{"type", "Split"}, {"pattern", {{"Regex", pre.pattern}}}, {"behavior", "Isolated"}, {"invert", false}});
+  switch (pre.cut) {
+    case Cut::kWords:
+      steps = {ByteLevel(true)};
+      break;
+    case Cut::kDigitsAndWords:
+      steps = {Digits(true), ByteLevel(true)};
+      break;
+    case Cut::kPattern:
+      steps = {Split(pre.pattern), ByteLevel(false)};
+      break;
+    case Cut::kFalcon:
+      steps = {
+          {{"type", "Punctuation"}, {"behavior", "Contiguous"}}, ByteLevel(true), Digits(false), Split("[0-9]{3}")};
+      break;
   }
-  steps.push_back(ByteLevel(pre.pattern == nullptr));
   return {{"type", "Sequence"}, {"pretokenizers", steps}};
 }
 
@@ -164,8 +207,11 @@ Result<const PreTokenizer*> FindPreTokenizer(const GgufFile& file) {
   ASSIGN_OR_RETURN(const auto name, file.Text(key));
   std::string known;
   for (const PreTokenizer& pre : kPreTokenizers) {
-    if (name == pre.name) return &pre;
-    known += (known.empty() ? "" : ", ") + std::string(pre.name);
+    for (const std::string_view its : pre.names) {
+      if (its.empty()) continue;
+      if (name == its) return &pre;
+      known += (known.empty() ? "" : ", ") + std::string(its);
+    }
   }
   return Refused(file, key,
                  (name ? Quote(*name) : "none") + " found, but loramux knows how text is cut only for " + known);
@@ -205,7 +251,7 @@ Result<json> ByteLevelBpe(const GgufFile& file, const Vocabulary& vocabulary) {
   }
   json model = BpeModel(VocabularyJson(vocabulary), std::move(merges));
   model["ignore_merges"] = pre->whole_words;
-  ASSIGN_OR_RETURN(json post, PostProcessor(file, vocabulary, pre->add_bos));
+  ASSIGN_OR_RETURN(json post, PostProcessor(file, vocabulary, pre->add_bos ? Begin::kByDefault : Begin::kAsFileSays));
   return Whole(AddedTokens(vocabulary), pre->nfc ? json{{"type", "NFC"}} : json(), PreTokenizerJson(*pre),
                std::move(post), ByteLevel(true), std::move(model));
 }
@@ -272,6 +318,22 @@ Status CheckScores(const GgufFile& file, const Vocabulary& vocabulary) {
   return Ok{};
 }
 
+json Replace(const char* text, const char* by) {
+  return {{"type", "Replace"}, {"pattern", {{"String", text}}}, {"content", by}};
+}
+
+// A model of characters whose unknown ones are bytes, or the unknown token.
+json ModelWithBytes(const Vocabulary& vocabulary, json merges) {
+  json model = BpeModel(VocabularyJson(vocabulary), std::move(merges));
+  const auto unknown = std::find(vocabulary.kinds.begin(), vocabulary.kinds.end(), kUnknown);
+  if (unknown != vocabulary.kinds.end()) {
+    model["unk_token"] = std::string(vocabulary.texts[static_cast<std::size_t>(unknown - vocabulary.kinds.begin())]);
+    model["fuse_unk"] = true;
+  }
+  model["byte_fallback"] = std::find(vocabulary.kinds.begin(), vocabulary.kinds.end(), kByte) != vocabulary.kinds.end();
+  return model;
+}
+
 Result<json> SentencePieceBpe(const GgufFile& file, const Vocabulary& vocabulary) {
   RETURN_IF_ERROR(CheckScores(file, vocabulary));
   const std::vector<Merge> found = MergesOf(vocabulary);
@@ -283,29 +345,47 @@ Result<json> SentencePieceBpe(const GgufFile& file, const Vocabulary& vocabulary
   for (const Merge& merge : found) {
     merges.push_back({std::string(merge.left), std::string(merge.right)});
   }
-  json model = BpeModel(VocabularyJson(vocabulary), std::move(merges));
-  const auto unknown = std::find(vocabulary.kinds.begin(), vocabulary.kinds.end(), kUnknown);
-  if (unknown != vocabulary.kinds.end()) {
-    model["unk_token"] = std::string(vocabulary.texts[static_cast<std::size_t>(unknown - vocabulary.kinds.begin())]);
-    model["fuse_unk"] = true;
-  }
-  model["byte_fallback"] = std::find(vocabulary.kinds.begin(), vocabulary.kinds.end(), kByte) != vocabulary.kinds.end();
+  json model = ModelWithBytes(vocabulary, std::move(merges));
   ASSIGN_OR_RETURN(const auto prefix, file.Bool("tokenizer.ggml.add_space_prefix"));
   ASSIGN_OR_RETURN(const auto trims, file.Bool("tokenizer.ggml.remove_extra_whitespaces"));
   if (trims.value_or(false)) {
     return Refused(file, "tokenizer.ggml.remove_extra_whitespaces", "true is not supported");
   }
-  const json replace = {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", kSpace}};
   json normalizers = json::array(), decoders = json::array();
   if (prefix.value_or(true)) normalizers.push_back({{"type", "Prepend"}, {"prepend", kSpace}});
-  normalizers.push_back(replace);
-  decoders.push_back({{"type", "Replace"}, {"pattern", {{"String", kSpace}}}, {"content", " "}});
+  normalizers.push_back(Replace(" ", kSpace));
+  decoders.push_back(Replace(kSpace, " "));
   decoders.push_back({{"type", "ByteFallback"}});
   decoders.push_back({{"type", "Fuse"}});
   if (prefix.value_or(true)) decoders.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
-  ASSIGN_OR_RETURN(json post, PostProcessor(file, vocabulary, /*bos_by_default=*/true));
+  ASSIGN_OR_RETURN(json post, PostProcessor(file, vocabulary, Begin::kByDefault));
   return Whole(AddedTokens(vocabulary), {{"type", "Sequence"}, {"normalizers", normalizers}}, json(), std::move(post),
                {{"type", "Sequence"}, {"decoders", decoders}}, std::move(model));
+}
+
+// Gemma 4's: SentencePiece's characters, with merges that the file has.
+Result<json> GemmaBpe(const GgufFile& file, const Vocabulary& vocabulary) {
+  ASSIGN_OR_RETURN(const auto given, file.Array("tokenizer.ggml.merges", GgufArray::Element::kText));
+  if (!given) return Refused(file, "tokenizer.ggml.merges", "expected the merges of the tokens, found none");
+  json merges = json::array();
+  for (const std::string_view merge : given->Texts()) {
+    const std::size_t cut = merge.find(' ', 1);
+    if (cut == std::string_view::npos) {
+      return Refused(file, "tokenizer.ggml.merges",
+                     "expected two tokens and a space between them, found " + Quote(merge));
+    }
+    merges.push_back({std::string(merge.substr(0, cut)), std::string(merge.substr(cut + 1))});
+  }
+  // Its unknown token is a control token to llama.cpp's converter.
+  Vocabulary kinds = vocabulary;
+  const auto unknown = std::find(vocabulary.texts.begin(), vocabulary.texts.end(), "<unk>");
+  if (unknown != vocabulary.texts.end())
+    kinds.kinds[static_cast<std::size_t>(unknown - vocabulary.texts.begin())] = kUnknown;
+  // A text always begins with the begin token: files that say otherwise are mistaken, and llama.cpp reads them so too.
+  ASSIGN_OR_RETURN(json post, PostProcessor(file, vocabulary, Begin::kAlways));
+  const json decoders = {Replace(kSpace, " "), {{"type", "ByteFallback"}}, {{"type", "Fuse"}}};
+  return Whole(AddedTokens(kinds), Replace(" ", kSpace), json(), std::move(post),
+               {{"type", "Sequence"}, {"decoders", decoders}}, ModelWithBytes(kinds, std::move(merges)));
 }
 
 }  // namespace
@@ -313,12 +393,14 @@ Result<json> SentencePieceBpe(const GgufFile& file, const Vocabulary& vocabulary
 Result<std::string> GgufTokenizer(const GgufFile& file) {
   const std::string key = "tokenizer.ggml.model";
   ASSIGN_OR_RETURN(const auto model, file.Text(key));
-  if (model != "gpt2" && model != "llama") {
-    return Refused(file, key, (model ? Quote(*model) : "none") + " found, but loramux knows only 'gpt2' and 'llama'");
+  if (model != "gpt2" && model != "llama" && model != "gemma4") {
+    return Refused(file, key,
+                   (model ? Quote(*model) : "none") + " found, but loramux knows only 'gpt2', 'llama' and 'gemma4'");
   }
   ASSIGN_OR_RETURN(const Vocabulary vocabulary, ReadVocabulary(file));
-  ASSIGN_OR_RETURN(const json tokenizer,
-                   model == "gpt2" ? ByteLevelBpe(file, vocabulary) : SentencePieceBpe(file, vocabulary));
+  ASSIGN_OR_RETURN(const json tokenizer, model == "gpt2"    ? ByteLevelBpe(file, vocabulary)
+                                         : model == "llama" ? SentencePieceBpe(file, vocabulary)
+                                                            : GemmaBpe(file, vocabulary));
   try {
     return tokenizer.dump();
   } catch (const json::type_error&) {

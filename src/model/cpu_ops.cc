@@ -554,11 +554,14 @@ void CpuOps::PrepareSampler() {
 // Also samples rows whose arrival failed: their logits may be anything, and the engine discards their tokens.
 void CpuOps::Sample(Rows logits, const SampleBatch& samples) {
   PrepareSampler();
-  f_.context.pool->Run(static_cast<std::int64_t>(samples.rows.size()), [&](std::int64_t row, int worker) {
-    const auto index = static_cast<std::size_t>(row), thread = static_cast<std::size_t>(worker);
-    const SampleRow& of = samples.rows[index];
-    result_.tokens[index] =
-        loramux::Sample(LogitsOf(config_, logits, row), of.params, samples.ContextOf(of), w_.sampler[thread]);
+  f_.context.pool->Run(static_cast<std::int64_t>(samples.rows.size()), [&](std::int64_t task, int worker) {
+    const auto first = static_cast<std::size_t>(task), thread = static_cast<std::size_t>(worker);
+    if (!samples.IsFirst(first)) return;
+    SampleWithDraft(samples, first, result_.tokens, [&](std::size_t row) {
+      const SampleRow& of = samples.rows[row];
+      const std::span<const float> of_row = LogitsOf(config_, logits, static_cast<std::int64_t>(row));
+      return loramux::Sample(of_row, of.params, samples.ContextOf(of), w_.sampler[thread]);
+    });
   });
 }
 

@@ -407,8 +407,11 @@ Result<ModelTensors> FindModelTensors(const ModelConfig& config, ModelSource& so
   return t;
 }
 
-std::int64_t ParameterCount(const ModelTensors& tensors) {
+std::int64_t ParameterCount(const ModelConfig& config, const ModelTensors& tensors) {
   std::int64_t count = 0;
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
+    if (config.ValuesAreKeys(layer) && !config.SharesKv(layer)) count -= config.KvDim(layer) * config.hidden_size;
+  }
   ForEachLinear(tensors, [&](const LinearTensors& linear, bool) {
     count += linear.weight->rows() * linear.weight->columns() + static_cast<std::int64_t>(linear.bias.size());
   });

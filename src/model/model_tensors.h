@@ -64,8 +64,8 @@ struct ModelTensors {
 Result<ModelTensors> FindModelTensors(const ModelConfig& config, ModelSource& source);
 
 // The numbers that the model computes with, whatever types they are stored in. A table that ties embedding and output
-// layer counts once.
-std::int64_t ParameterCount(const ModelTensors& tensors);
+// layer counts once, and so do keys that are the values too.
+std::int64_t ParameterCount(const ModelConfig& config, const ModelTensors& tensors);
 // The bytes of all matrices in the files.
 std::int64_t MatrixBytes(const ModelTensors& tensors);
 // The bytes of all matrices in memory, by the format that they keep unless options name another.

@@ -115,6 +115,7 @@ class GgufSource : public ModelSource {
         family_(InfoOf(config_.family)),
         file_(std::make_shared<const GgufFile>(std::move(file))),
         fused_(FusesLayers(*file_)),
+        layers_(GgufLayers(*file_)),
         interleaved_head_(interleaved_head) {}
 
   Result<std::shared_ptr<const StoredMatrix>> FindMatrix(const std::string& name, std::int64_t rows,
@@ -190,7 +191,7 @@ class GgufSource : public ModelSource {
   Status CheckAllUsed() const override {
     for (const GgufTensor& tensor : file_->tensors()) {
       // The configuration has taken these.
-      if (used_.contains(&tensor) || tensor.name.starts_with("rope_f") || IsOfMtp(tensor.name)) continue;
+      if (used_.contains(&tensor) || IsOfRope(tensor.name) || IsOfMtp(tensor.name)) continue;
       return InvalidArgument(file_->label() + ": tensor " + Quote(tensor.name) + " " + ShapeToString(tensor.shape) +
                                  " is in the file, but the model that its metadata describe has no place for it",
                              tensor.name);
@@ -209,12 +210,18 @@ class GgufSource : public ModelSource {
   // "blk.3." of a name whose layer is 3 and whose part is `part`.
   static std::string LayerOf(std::string_view name, std::string_view part) { return NameOfPart(name, part, "", ""); }
 
+  // Whether a tensor holds factors of the rotary embedding, which the configuration has taken.
+  bool IsOfRope(std::string_view name) const {
+    if (config_.family != ModelFamily::kPhi3) return name == "rope_freqs.weight";
+    return name == "rope_factors_long.weight" || name == "rope_factors_short.weight";
+  }
+
   // Whether a tensor is of the layers that predict several tokens, which follow the others.
   bool IsOfMtp(const std::string& name) const {
     if (!config_.recurrent || !name.starts_with("blk.")) return false;
     std::int64_t layer = 0;
     const auto [end, error] = std::from_chars(name.data() + 4, name.data() + name.size(), layer);
-    return error == std::errc() && *end == '.' && layer >= config_.num_layers;
+    return error == std::errc() && *end == '.' && layer >= config_.num_layers && layer < layers_;
   }
 
   Result<std::optional<std::vector<float>>> Values(const std::string& name, std::int64_t size) {
@@ -343,6 +350,7 @@ class GgufSource : public ModelSource {
   const FamilyInfo& family_;
   const std::shared_ptr<const GgufFile> file_;
   const bool fused_;
+  const std::int64_t layers_;  // as GgufLayers
   const std::int64_t interleaved_head_;
   std::unordered_set<const GgufTensor*> used_;
 };

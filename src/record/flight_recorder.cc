@@ -208,6 +208,10 @@ void FlightRecorder::Sampled(RequestId id, TokenId token, bool stops) {
   if (in_step_) current_.step.tokens.push_back({id, stops ? kStopToken : token});
 }
 
+void FlightRecorder::Drafted(RequestId id, std::vector<TokenId>& draft) {
+  if (in_step_ && !draft.empty()) current_.step.drafts.push_back({id, draft.size()});
+}
+
 void FlightRecorder::Retargeted(const Request& request, const AdapterVersion& version, std::span<TokenId> tokens) {
   if (!in_step_) return;
   current_.new_contents.push_back(ContentOf(request, &version));
@@ -233,7 +237,8 @@ void FlightRecorder::StepEnded() {
   RecordedStep& step = current_.step;
   if (step.empty()) return;
   step.number = steps_++;
-  current_.bytes += kStepBytes + kItemBytes * (step.tokens.size() + step.completions.size() + step.layers.size());
+  current_.bytes += kStepBytes + kItemBytes * (step.tokens.size() + step.drafts.size() + step.completions.size() +
+                                               step.layers.size());
   const std::size_t bytes = current_.bytes;
   std::size_t waiting = 0;
   {

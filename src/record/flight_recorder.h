@@ -69,6 +69,7 @@ class FlightRecorder final : public EngineObserver {
   void Computed(TimeNs waited) override;
   void Collected() override;
   void Sampled(RequestId id, TokenId token, bool stops) override;
+  void Drafted(RequestId id, std::vector<TokenId>& draft) override;
   void Retargeted(const Request& request, const AdapterVersion& version, std::span<TokenId> tokens) override;
   void Ended(RequestId id) override;
   void Planned(const PlannedStep& step) override;

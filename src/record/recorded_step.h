@@ -98,6 +98,13 @@ struct RecordedToken {
   bool operator==(const RecordedToken&) const = default;
 };
 
+// Tokens that were guessed to follow those of a request (EngineObserver::Drafted); at least one.
+struct RecordedDraft {
+  RequestId id;
+  std::uint64_t tokens = 0;  // how many
+  bool operator==(const RecordedDraft&) const = default;
+};
+
 // The recorded part of a plan: rare decisions by name, frequent ones as counts, and a digest of the whole plan.
 struct RecordedPlan {
   std::uint64_t digest = 0;
@@ -139,6 +146,7 @@ struct RecordedStep {
   std::optional<TimeNs> computed;      // the batch in flight is done; the value is the time it waited for layers
   bool collected = false;              // the batch's results were taken
   std::vector<RecordedToken> tokens;   // sampled tokens that count, in order
+  std::vector<RecordedDraft> drafts;   // in order
   std::optional<RecordedPlan> plan;
   std::vector<RecordedMoves> moves;  // in order
   bool operator==(const RecordedStep&) const = default;
@@ -147,7 +155,8 @@ struct RecordedStep {
   bool empty() const {
     return registered.empty() && arrivals.empty() && pins.empty() && cancellations.empty() && retargets.empty() &&
            renamings.empty() && !cancel_all && !ending && !drop_history && !hold && retired.empty() &&
-           completions.empty() && layers.empty() && !computed && !collected && tokens.empty() && !plan && moves.empty();
+           completions.empty() && layers.empty() && !computed && !collected && tokens.empty() && drafts.empty() &&
+           !plan && moves.empty();
   }
 };
 

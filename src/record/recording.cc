@@ -14,11 +14,11 @@ namespace loramux {
 namespace {
 
 constexpr std::string_view kMagic = "LORAMUXR";
-// Version 8 names some settings twice (recording_setup.cc) and lacks the moves from and to the host tier alone, version
-// 7 also RecordedArrival::base_tokens, version 6 also scores_prompt, version 5 all moves; all are read. Fields that
-// older versions lack. Version 4: prefix_domain. Version 3: also after_prefill_per_sequence. Version 2: also
-// after_prefill_decay, spread_prompts, ridge_tokens, load_on_arrival.
-constexpr std::uint32_t kVersion = 9, kVersionWithoutHostMoves = 8, kVersionWithoutBaseTokens = 7,
+// Version 9 lacks drafts, version 8 also names some settings twice (recording_setup.cc) and lacks the moves from and to
+// the host tier alone, version 7 also RecordedArrival::base_tokens, version 6 also scores_prompt, version 5 all moves;
+// all are read. Fields that older versions lack. Version 4: prefix_domain. Version 3: also after_prefill_per_sequence.
+// Version 2: also after_prefill_decay, spread_prompts, ridge_tokens, load_on_arrival.
+constexpr std::uint32_t kVersion = 10, kVersionWithoutHostMoves = 8, kVersionWithoutBaseTokens = 7,
                         kVersionWithoutScores = 6, kVersionWithoutMoves = 5;
 constexpr std::uint8_t kSetupBlock = 1, kHistoryBlock = 2, kStepsBlock = 3, kEndBlock = 4;
 constexpr std::size_t kBlockHead = 1 + 4 + 8;
@@ -46,7 +46,8 @@ enum Section : std::uint64_t {
   kRenamings = 65536,
   kDropHistory = 131072,
   kRegistrations = 262144,
-  kAllSections = 524287
+  kDrafts = 524288,
+  kAllSections = 1048575
 };
 
 template <typename T>
@@ -259,7 +260,7 @@ std::uint64_t SectionsOf(const RecordedStep& step) {
          bit(!step.tokens.empty(), kTokens) | bit(step.plan.has_value(), kPlan) | bit(!step.moves.empty(), kMoves) |
          bit(step.hold.has_value(), kHold) | bit(!step.retargets.empty(), kRetargets) |
          bit(!step.renamings.empty(), kRenamings) | bit(step.drop_history, kDropHistory) |
-         bit(!step.registered.empty(), kRegistrations);
+         bit(!step.registered.empty(), kRegistrations) | bit(!step.drafts.empty(), kDrafts);
 }
 
 template <typename Item, typename PutItem>
@@ -306,6 +307,10 @@ void PutStep(std::string& out, const RecordedStep& step) {
     PutTokens(out, renaming.tokens);
   });
   PutSection(out, step.registered, [&](std::uint32_t generation) { Put(out, generation); });
+  PutSection(out, step.drafts, [&](const RecordedDraft& draft) {
+    Put(out, draft.id.value);
+    Put(out, draft.tokens);
+  });
 }
 
 template <typename Item, typename GetItem>
@@ -368,6 +373,12 @@ void GetStep(Cursor& in, std::uint32_t version, RecordedStep& step) {
     return RecordedRenaming{id, GetTokens(in)};
   });
   GetSection(in, has(kRegistrations), step.registered, [&] { return static_cast<std::uint32_t>(in.Get(UINT32_MAX)); });
+  GetSection(in, has(kDrafts), step.drafts, [&] {
+    const RequestId id{in.Get()};
+    const std::uint64_t tokens = in.Get(SpeculationOptions::kMostStepTokens);
+    if (tokens == 0) in.Fail();
+    return RecordedDraft{id, tokens};
+  });
 }
 
 // ---------------------------------------------------------------- SipHash-2-4 (Aumasson, Bernstein 2012), of 16 bytes
@@ -512,7 +523,8 @@ class PlanDescriber {
     Add(static_cast<std::uint64_t>(chunk.request->computed) << 32 |
         static_cast<std::uint64_t>(chunk.request->tokens.size()));
     Add(static_cast<std::uint64_t>(chunk.num_tokens) << 32 | static_cast<std::uint64_t>(chunk.new_pages));
-    Add(std::uint64_t{chunk.takes_snapshot} * 4 + std::uint64_t{chunk.admits} * 2 + chunk.samples);
+    Add(static_cast<std::uint64_t>(chunk.drafted) * 8 + std::uint64_t{chunk.takes_snapshot} * 4 +
+        std::uint64_t{chunk.admits} * 2 + chunk.samples);
   }
 
   std::span<const std::uint32_t> original_;

@@ -180,11 +180,11 @@ TEST(Recording, EarlierVersionsAreReadWithoutWhatTheyLack) {
     EXPECT_FALSE(old->has_moves());
     EXPECT_EQ(old->Next().value(), step);
   }
-  for (const char version : {4, 10}) {
+  for (const char version : {4, 11}) {
     bytes[8] = version;
     const auto refused = RecordingReader::Open(bytes);
     ASSERT_FALSE(refused.ok());
-    EXPECT_THAT(refused.error().message, testing::HasSubstr("expected a version from 5 to 9, found"));
+    EXPECT_THAT(refused.error().message, testing::HasSubstr("expected a version from 5 to 10, found"));
   }
 }
 

@@ -159,7 +159,7 @@ class ReplayWorld final : private EngineObserver {
     clock_.AdvanceTo(step.now);
     next_token_ = 0;
     planned_ = collected_ = false;
-    moves_ = renamings_ = 0;
+    moves_ = renamings_ = drafts_ = 0;
     pins_to_grant_ = 0;
     RETURN_IF_ERROR(ExpectOfTheExecutor());
     if (const std::string wrong = ExpectOfTransfers(steps_.front()); !wrong.empty()) return Differs(wrong);
@@ -312,6 +312,8 @@ class ReplayWorld final : private EngineObserver {
                                     : "the replayed engine took a step's results, but the recorded one did not");
     }
     if (next_token_ != step.tokens.size()) return Differs("the recorded engine took more tokens than the replayed one");
+    if (drafts_ < step.drafts.size())
+      return Differs("the recorded engine drafted tokens, but the replayed one did not");
     if (pins_to_grant_ > 0)
       return Differs("the recorded engine pinned an adapter, but the replayed one has no room for it");
     if (step.plan && !planned_)
@@ -335,6 +337,12 @@ class ReplayWorld final : private EngineObserver {
       return;
     }
     Differs("the replayed engine took a token that was not recorded, of request " + std::to_string(id.value));
+  }
+
+  void Drafted(RequestId id, std::vector<TokenId>& draft) override {
+    const std::vector<RecordedDraft>& drafts = steps_.front().drafts;
+    const bool recorded = drafts_ < drafts.size() && drafts[drafts_].id == id;
+    draft.assign(recorded ? drafts[drafts_++].tokens : 0, 0);
   }
 
   void Retargeted(const Request& request, const AdapterVersion&, std::span<TokenId> tokens) override {
@@ -421,6 +429,7 @@ class ReplayWorld final : private EngineObserver {
   bool planned_ = false, collected_ = false;
   std::size_t moves_ = 0;           // moves of this step so far
   std::size_t renamings_ = 0;       // renamings of this step so far
+  std::size_t drafts_ = 0;          // drafts of this step so far
   std::int64_t pins_to_grant_ = 0;  // pins that this step still grants
   std::size_t next_token_ = 0;      // index into the step's tokens
   RequestId last_id_{0};            // id of the last arrival

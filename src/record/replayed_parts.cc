@@ -56,7 +56,7 @@ void ReplayedTransfer::PublishLayers() {
 void ReplayedExecutor::Expect(TimeNs waited, std::span<const RecordedToken> tokens) {
   waited_ = waited;
   tokens_.clear();
-  for (const RecordedToken& token : tokens) tokens_.emplace(token.id, token.token);
+  for (const RecordedToken& token : tokens) tokens_[token.id].push_back(token.token);
 }
 
 void ReplayedExecutor::Submit(StepBatch batch) {
@@ -66,12 +66,18 @@ void ReplayedExecutor::Submit(StepBatch batch) {
 
 bool ReplayedExecutor::Poll(StepResult& result) {
   if (!batch_.has_value() || !waited_) return false;
-  result.tokens.clear();
+  result.tokens.assign(batch_->samples.rows.size(), {.id = kNoToken});
   result.waited = *waited_;
   for (const StepSequence& sequence : batch_->sequences) {
     if (sequence.sample < 0) continue;
-    const auto token = tokens_.find(sequence.id);
-    result.tokens.emplace_back().id = token == tokens_.end() ? 0 : token->second;
+    const auto recorded = tokens_.find(sequence.id);
+    SampledToken* row = &result.tokens[static_cast<std::size_t>(sequence.sample)];
+    row->id = 0;
+    if (recorded == tokens_.end()) continue;
+    const std::size_t rows = static_cast<std::size_t>(sequence.logit_rows);
+    for (const TokenId token : std::span(recorded->second).first(std::min(rows, recorded->second.size()))) {
+      row++->id = token;
+    }
   }
   result.scores.assign(batch_->scores.size(), {});  // what they say changes no plan
   result.pooled.assign(batch_->pools.ranges.size(), 0);

@@ -58,7 +58,8 @@ class ReplayedExecutor final : public Executor {
  private:
   std::optional<StepBatch> batch_;
   std::optional<TimeNs> waited_;
-  std::unordered_map<RequestId, TokenId> tokens_;  // looked up, never iterated
+  // tokens of each request, in order; looked up, never iterated
+  std::unordered_map<RequestId, std::vector<TokenId>> tokens_;
 };
 
 }  // namespace loramux

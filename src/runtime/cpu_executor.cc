@@ -42,7 +42,8 @@ struct CpuExecutor::State {
         context{o.backend, &pool},
         device_views(memory.device, m->config().num_layers),
         host_views(memory.host, m->config().num_layers) {
-    model->Reserve(options.max_batch_tokens, options.max_running, options.max_positions, options.max_rank, pool.size());
+    model->Reserve(options.max_batch_tokens, options.max_running + options.max_drafted_tokens, options.max_positions,
+                   options.max_rank, pool.size());
     thread = std::make_unique<StepThread>([this](StepBatch& batch, StepResult& result) { Execute(batch, result); },
                                           std::move(on_completion));
   }

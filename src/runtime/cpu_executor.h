@@ -19,7 +19,8 @@ struct CpuExecutorOptions {
   LoraVariant lora_variant = LoraVariant::kMbgmv;
   // The largest batch that will be submitted. Buffers are sized by it, so that no step allocates.
   std::int64_t max_batch_tokens = 512, max_running = 256, max_positions = 4096, max_rank = 64;
-  AssistSetup assist;  // only for an executor on a device (GpuExecutor)
+  std::int64_t max_drafted_tokens = 0;  // in a batch (StepBatch::AddDraft)
+  AssistSetup assist;                   // only for an executor on a device (GpuExecutor)
 };
 
 // The real Executor of the engine: computes each step on the CPU, one after another.

@@ -101,6 +101,8 @@ Status Runtime::MakePlane(RuntimeOptions& options) {
   spec.reads_host_tier = on_cpu;
   spec.disk_by_layer = on_cpu && !options.verify_before_use;
   if (!on_cpu && options.host_memory == 0) spec.cold_start_policy = ColdStartPolicy::kWait;
+  RETURN_IF_ERROR(CheckSpeculation(spec));
+  speculates_ = spec.speculation.method != Speculation::kNone;
   PlanAssist(options);
   ASSIGN_OR_RETURN(max_model_len_, ChooseMaxModelLen(config, options.max_model_len));
   // Prompts longer than the pool are refused, so activations for them need no memory.
@@ -131,6 +133,21 @@ Status Runtime::MakePlane(RuntimeOptions& options) {
   return Ok{};
 }
 
+Status Runtime::CheckSpeculation(SystemSpec& spec) const {
+  SpeculationOptions& speculation = spec.speculation;
+  if (speculation.method == Speculation::kNone) return Ok{};
+  if (model_->device() != nullptr) {
+    return InvalidArgument(
+        "--speculate: expected none on a GPU, found ngram: drafts are verified on processors only. Leave it out, or "
+        "serve with --device cpu",
+        "--speculate");
+  }
+  if (!config().recurrent) return Ok{};
+  spdlog::warn("--speculate: this model has recurrent layers, whose states cannot be taken back; nothing is drafted");
+  speculation.method = Speculation::kNone;
+  return Ok{};
+}
+
 ExecutorOptions Runtime::ExecutorOptionsOf(const RuntimeOptions& options) const {
   return {.threads = options.threads,
           .backend = options.backend,
@@ -139,6 +156,7 @@ ExecutorOptions Runtime::ExecutorOptionsOf(const RuntimeOptions& options) const 
           .max_running = options.spec.max_running,
           .max_positions = max_positions_,
           .max_rank = std::min(options.max_lora_rank, ExecutorOptions{}.max_rank),
+          .max_drafted_tokens = options.spec.DraftedTokens(),
           .assist = AssistOf(options)};
 }
 

@@ -102,6 +102,8 @@ class Runtime {
   std::int64_t max_model_len() const { return max_model_len_; }
   // False: the model has no output layer, so it only makes embeddings.
   bool generates() const { return model_->generates(); }
+  // Whether requests may speculate (SystemSpec::speculation).
+  bool speculates() const { return speculates_; }
   // The memory of the pools. For transfers and for tests that look at pages.
   TierMemory tiers() const { return plane_->tiers(); }
   // The learned output lengths; null if no history is kept. Thread-safe.
@@ -120,6 +122,8 @@ class Runtime {
   // Where a profile measured the assistance: plans count with the cores of AssistOf, and the workers share segments by
   // what a core was measured to keep up with.
   void PlanAssist(RuntimeOptions& options) const;
+  // Whether the model, where it is, can take back what a draft computed. Without states it can. Error: names the flag.
+  Status CheckSpeculation(SystemSpec& spec) const;
   ExecutorOptions ExecutorOptionsOf(const RuntimeOptions& options) const;
   RecordedSetup DescribeSetup(const RuntimeOptions& options) const;
 
@@ -129,6 +133,7 @@ class Runtime {
   PageGeometry geometry_;
   KvSlices kv_slices_;
   std::int64_t max_model_len_ = 0;
+  bool speculates_ = false;
   std::int64_t max_positions_ = 0;  // positions of the longest sequence that fits the device
   std::unique_ptr<ControlPlane> plane_;
   std::unique_ptr<AdapterRegistry> registry_;

@@ -90,6 +90,9 @@ struct alignas(64) Request {
   // prompt, or the mean of its hidden states, are wanted and not known yet: they come from the computation of these
   // tokens.
   std::int64_t reusable_tokens = kAllTokens;
+  // Guesses of the tokens that follow `tokens`, in order: a step may compute them too, to find out whether they do. So
+  // few that the request does not end before the last of them.
+  std::vector<TokenId> draft;
   // Fetches from the host tier since it began to wait. At most kMostFetches.
   std::int32_t fetches = 0;
   bool fetched_ahead = false;   // history was fetched for it before it had a seat

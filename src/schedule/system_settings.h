@@ -18,6 +18,7 @@ inline constexpr std::array<std::string_view, 2> kPoolFull = {"wait", "refuse"};
 inline constexpr std::array<std::string_view, 3> kColdStartPolicy = {"wait", "assist", "auto"};
 inline constexpr std::array<std::string_view, 2> kSwapOut = {"ahead", "evicted"};
 inline constexpr std::array<std::string_view, 3> kHostCopies = {"loaded", "registered", "always"};
+inline constexpr std::array<std::string_view, 2> kSpeculation = {"none", "ngram"};
 inline constexpr std::array<std::string_view, 2> kFairness = {"none", "vtc"};
 inline constexpr std::array<std::string_view, 2> kPrefetch = {"none", "histogram"};
 inline constexpr std::array<std::string_view, 3> kRequestSize = {"product", "sum", "output"};
@@ -92,6 +93,27 @@ inline constexpr auto kSettings = [] {
           .Flag(SettingGroup::kBatching, "--prefill-chunk", "TOKENS",
                 "Prompt tokens of one request that one step computes", {1, kCount})
           .Shown("a whole step, or whole prompts, as the preset has it; of a server without a preset 256"),
+      Row<&S::speculation, &SpeculationOptions::method>("speculation")
+          .Names(kSpeculation)
+          .Flag(
+              SettingGroup::kBatching, "--speculate", "METHOD",
+              "Guess the next tokens of answers and verify several in one step: none, or ngram (what followed when the "
+              "last tokens occurred before, in the request or in the adapter's last answers), or vLLM's JSON for "
+              "that. Answers are the same")
+          .Only(SettingUse::kServe),
+      Row<&S::speculation, &SpeculationOptions::draft_tokens>("draft_tokens", {1, 64})
+          .Flag(SettingGroup::kBatching, "--draft-tokens", "TOKENS",
+                "With --speculate: the most tokens guessed for a request in one step", {1, 64})
+          .Only(SettingUse::kServe),
+      Row<&S::speculation, &SpeculationOptions::least_ngram>("least_ngram", {1, 64})
+          .Flag(SettingGroup::kBatching, "--draft-ngram-min", "TOKENS",
+                "With --speculate: the fewest last tokens that must have occurred before", {1, 64})
+          .Only(SettingUse::kServe),
+      Row<&S::speculation, &SpeculationOptions::most_ngram>("most_ngram", {1, 64})
+          .Flag(SettingGroup::kBatching, "--draft-ngram-max", "TOKENS",
+                "With --speculate: how many last tokens are compared at most; the place where most agree counts",
+                {1, 64})
+          .Only(SettingUse::kServe),
       Row<&S::queue>("queue")
           .Flag(SettingGroup::kOrder, "--schedule", "ORDER", "Order in which waiting requests of a tenant are admitted")
           .InPresets(),

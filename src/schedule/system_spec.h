@@ -104,6 +104,21 @@ enum class HostCopies : std::uint8_t {
   kAlways,
 };
 
+// Where guesses of the next tokens come from, which a step computes beside the last known one of a request.
+enum class Speculation : std::uint8_t {
+  kNone,
+  kNgram,  // what followed when the last tokens occurred before (engine/drafter.h)
+};
+
+// How requests speculate. What they answer does not depend on it.
+struct SpeculationOptions {
+  static constexpr std::int64_t kMostStepTokens = 64;  // drafted tokens of a step
+
+  Speculation method = Speculation::kNone;
+  std::int64_t draft_tokens = 8;                 // the most that are drafted for a request in one step
+  std::int64_t least_ngram = 3, most_ngram = 8;  // last tokens of a request that must have occurred before
+};
+
 // A system. What a setting means to its user is the text of its row in kSettings.
 struct SystemSpec {
   std::string cache = "loramux";             // FindCacheRegime
@@ -159,6 +174,7 @@ struct SystemSpec {
   bool reads_host_tier = false;
   // Adapters are used layer by layer as they are read from disk and verified. With reads_host_tier, without kWait.
   bool disk_by_layer = false;
+  SpeculationOptions speculation;
   FairnessOptions fairness;
   bool fetch_ahead = true;  // fetch history from the host tier for waiting requests without a seat
   AdapterPrefetch adapter_prefetch = AdapterPrefetch::kNone;
@@ -209,6 +225,11 @@ struct SystemSpec {
 
   // Requests that a step can compute.
   std::int64_t Seats() const { return std::min(max_running, max_batch_tokens); }
+  // The most drafted tokens of a step.
+  std::int64_t DraftedTokens() const {
+    return speculation.method == Speculation::kNone ? 0
+                                                    : std::min(SpeculationOptions::kMostStepTokens, max_batch_tokens);
+  }
   // Tokens of one request that a step can compute.
   std::int64_t Chunk() const { return prefill_chunk > 0 ? prefill_chunk : max_batch_tokens; }
 };

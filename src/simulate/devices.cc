@@ -64,8 +64,11 @@ constexpr std::array kDevices = std::to_array<DeviceShape>({
     {"npu-64", "FastLibra's NPU, 64 GB", 64 * kGiB, 1600e9, 256e12, 31.5e9, 31.5e9},
 });
 
+constexpr std::int64_t kOptPositions = 2050;  // 2,048, after two rows that none uses
+
 // From the models' published config.json, or from who repeats it: transformers' default of the class, Lightning AI's
-// LitGPT, NVIDIA's Megatron Bridge. models_test.cc compares what follows with the published numbers of parameters.
+// LitGPT, NVIDIA's Megatron Bridge, table 1 of OPT's paper. models_test.cc compares what follows with the published
+// numbers of parameters.
 constexpr std::array kModels = std::to_array<ModelShape>({
     {"llama-7b", 32, 4096, 32, 32, 11008, 32000},
     {"llama-13b", 40, 5120, 40, 40, 13824, 32000},
@@ -97,6 +100,8 @@ constexpr std::array kModels = std::to_array<ModelShape>({
     {"smollm3-3b", 36, 2048, 16, 4, 11008, 128256, 0, /*tied=*/true},
     {"granite-3.3-8b", 40, 4096, 32, 8, 12800, 49159, 0, /*tied=*/true},
     {"olmo-2-7b", 32, 4096, 32, 32, 11008, 100352},
+    {"olmo-3-7b", 32, 4096, 32, 32, 11008, 100278},
+    {"olmo-3-32b", 64, 5120, 40, 8, 27648, 100278},
     {"glm-4-9b", 40, 4096, 32, 2, 13696, 151552, 128},
     {"exaone-4.0-1.2b", 30, 2048, 32, 8, 4096, 102400, 64, /*tied=*/true},
     {"stablelm-3b", 32, 2560, 32, 32, 6912, 50304},
@@ -105,6 +110,12 @@ constexpr std::array kModels = std::to_array<ModelShape>({
     {"gpt-neox-20b", 44, 6144, 64, 64, 24576, 50432, 0, false, 0, 0, /*gated=*/false},
     {"falcon-7b", 32, 4544, 71, 1, 18176, 65024, 0, true, 0, 0, /*gated=*/false},
     {"falcon-40b", 60, 8192, 128, 8, 32768, 65024, 0, true, 0, 0, /*gated=*/false},
+    {"opt-1.3b", 24, 2048, 32, 32, 8192, 50272, 0, true, 0, 0, /*gated=*/false, 0, kOptPositions * 2048},
+    {"opt-2.7b", 32, 2560, 32, 32, 10240, 50272, 0, true, 0, 0, /*gated=*/false, 0, kOptPositions * 2560},
+    {"opt-6.7b", 32, 4096, 32, 32, 16384, 50272, 0, true, 0, 0, /*gated=*/false, 0, kOptPositions * 4096},
+    {"opt-13b", 40, 5120, 40, 40, 20480, 50272, 0, true, 0, 0, /*gated=*/false, 0, kOptPositions * 5120},
+    {"opt-30b", 48, 7168, 56, 56, 28672, 50272, 0, true, 0, 0, /*gated=*/false, 0, kOptPositions * 7168},
+    {"opt-66b", 64, 9216, 72, 72, 36864, 50272, 0, true, 0, 0, /*gated=*/false, 0, kOptPositions * 9216},
     {"mixtral-8x7b", 32, 4096, 32, 8, 14336, 32000, 0, false, 8, 2},
     {"mixtral-8x22b", 56, 6144, 48, 8, 16384, 32768, 0, false, 8, 2},
     {"qwen3-30b-a3b", 48, 2048, 32, 4, 768, 151936, 128, false, 128, 8},
@@ -255,11 +266,11 @@ double SimulatedDevice::SecondsOf(const StepLoad& load) const {
 std::int64_t ModelShape::MatmulParameters() const {
   const std::int64_t attention = hidden * (2 * QueryWidth() + 2 * KvWidth());
   const std::int64_t feed_forward = BlockParameters() * std::max<std::int64_t>(1, experts) + hidden * experts;
-  return layers * (attention + feed_forward) + hidden * vocab + more_products;
+  return layers * attention + (layers - dense_layers) * feed_forward + hidden * vocab + more_products;
 }
 
 std::int64_t ModelShape::ActiveParameters() const {
-  return MatmulParameters() - layers * BlockParameters() * (experts - experts_per_token);
+  return MatmulParameters() - (layers - dense_layers) * BlockParameters() * (experts - experts_per_token);
 }
 
 std::int64_t ModelShape::Parameters() const {
@@ -283,7 +294,7 @@ std::int64_t ModelShape::AdapterBytesPerRank(std::span<const LoraTarget> targets
         [[fallthrough]];
       case LoraTarget::kUp:
       case LoraTarget::kDown:
-        elements += layers * (hidden + intermediate) * std::max<std::int64_t>(1, experts);
+        elements += (layers - dense_layers) * (hidden + intermediate) * std::max<std::int64_t>(1, experts);
         break;
       case LoraTarget::kLmHead:
       case LoraTarget::kEmbedding:
@@ -354,6 +365,7 @@ ModelShape ShapeOf(const ModelConfig& config, std::string_view name) {
                       .experts = config.experts ? config.experts->route.experts : 0,
                       .experts_per_token = config.experts ? config.experts->route.per_token : 0,
                       .gated = config.gated};
+  if (config.experts) shape.dense_layers = std::ranges::count(config.experts->layers, false);
   shape.more_products = ProductsOf(config) - shape.MatmulParameters();
   const std::int64_t embedding = config.EmbeddingSize() - config.hidden_size;
   const std::int64_t positions = config.max_position + config.position_rows_before.value_or(0);

@@ -25,12 +25,14 @@ struct ModelShape {
   std::int64_t layers = 0, hidden = 0, heads = 0, kv_heads = 0, intermediate = 0, vocab = 0;
   std::int64_t head_dim = 0;  // 0: hidden / heads
   bool tied = false;          // whether the embedding matrix is also the output matrix
-  // Of a mixture of experts, in all layers, of which `intermediate` is the size of one; 0: it is none.
+  // Of a mixture of experts, of which `intermediate` is the size of one; 0: it is none.
   std::int64_t experts = 0, experts_per_token = 0;
   bool gated = true;  // a feed-forward block has three matrices, else two
   // What the sizes above do not say: shared experts, layers of other sizes, inputs of layers, projections; rows of
   // positions and of the layers' inputs. May be negative.
   std::int64_t more_products = 0, more_embeddings = 0;
+  // Layers of a mixture of experts that have none. Their blocks are in `more_products`, and no target of an adapter.
+  std::int64_t dense_layers = 0;
 
   std::int64_t HeadDim() const { return head_dim > 0 ? head_dim : hidden / heads; }
   std::int64_t QueryWidth() const { return heads * HeadDim(); }

@@ -48,7 +48,9 @@ TEST(Devices, ShapesGiveThePublishedSizes) {
       {"phi-4-mini", 3.84e9},      {"granite-3.3-8b", 8.17e9}, {"olmo-2-7b", 7.3e9},       {"glm-4-9b", 9.4e9},
       {"exaone-4.0-1.2b", 1.28e9}, {"stablelm-3b", 2.8e9},     {"pythia-1.4b", 1.4146e9},  {"pythia-6.9b", 6.857e9},
       {"gpt-neox-20b", 20.55e9},   {"falcon-7b", 6.92e9},      {"falcon-40b", 41.3e9},     {"mixtral-8x22b", 141e9},
-      {"qwen3-235b-a22b", 235e9},  {"gpt-oss-120b", 117e9}};
+      {"qwen3-235b-a22b", 235e9},  {"gpt-oss-120b", 117e9},    {"opt-1.3b", 1.316e9},      {"opt-2.7b", 2.65e9},
+      {"opt-6.7b", 6.66e9},        {"opt-13b", 12.85e9},       {"opt-30b", 29.97e9},       {"opt-66b", 65.7e9},
+      {"olmo-3-7b", 7.3e9},        {"olmo-3-32b", 32.2e9}};
   std::set<std::string_view> unchecked = {"llama-7b", "llama-13b", "llama-30b", "llama-34b", "llama-70b", "llama-3-8b"};
   for (const ModelShape& shape : ModelShapes()) {
     EXPECT_EQ(cards.contains(shape.name), !unchecked.contains(shape.name)) << shape.name;
@@ -135,6 +137,12 @@ TEST(Devices, ShapesOfOtherFamilies) {
   const std::int64_t shared = 3 * 64 * 48 + 64, all_experts = 8 * 3 * 64 * 32 + 8 * 64;
   EXPECT_EQ(experts.Parameters(), 2 * (4 * 64 * 64 + shared + all_experts) + 1000 * 64);
   EXPECT_EQ(experts.Parameters() - experts.ActiveParameters(), 2 * 6 * 3 * 64 * 32);
+
+  config.experts->layers = {false, true};  // the first has the usual block
+  const ModelShape one_dense = ShapeOf(config, "m");
+  EXPECT_EQ(one_dense.Parameters(), 2 * 4 * 64 * 64 + 3 * 64 * 256 + shared + all_experts + 1000 * 64);
+  EXPECT_EQ(one_dense.Parameters() - one_dense.ActiveParameters(), 6 * 3 * 64 * 32);
+  EXPECT_EQ(one_dense.AdapterBytesPerRank(all), 2 * 3 * (64 + 32) * 8);
 }
 
 SimulatedDevice Describe(const char* device, const char* model, std::int64_t gpus = 1) {

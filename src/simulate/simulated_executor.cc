@@ -81,9 +81,13 @@ void SimulatedExecutor::Submit(StepBatch batch) {
 
 bool SimulatedExecutor::Poll(StepResult& result) {
   if (!batch_.has_value() || clock_->Now() < ends_at_) return false;
-  result.tokens.clear();
-  for (const SampleRow& row : batch_->samples.rows) {
-    result.tokens.emplace_back().id = TokenAt(row.params.seed, row.generated_count);
+  const SampleBatch& samples = batch_->samples;
+  result.tokens.resize(samples.rows.size());
+  for (std::size_t first = 0; first < samples.rows.size(); ++first) {
+    if (!samples.IsFirst(first)) continue;
+    SampleWithDraft(samples, first, result.tokens, [&](std::size_t row) {
+      return SampledToken{.id = TokenAt(samples.rows[row].params.seed, samples.rows[row].generated_count)};
+    });
   }
   result.scores.assign(batch_->scores.size(), {});  // what they say changes no plan
   result.pooled.assign(batch_->pools.ranges.size(), 0);

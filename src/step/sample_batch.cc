@@ -34,8 +34,8 @@ FlatRange SampleBatch::Append(std::span<const TokenId> more) {
 }
 
 void SampleBatch::Add(const SamplingParams& params, const SamplerContext& context,
-                      const std::shared_ptr<TokenConstraint>& constraint) {
-  SampleRow& row = rows.emplace_back();
+                      const std::shared_ptr<TokenConstraint>& constraint, std::span<const TokenId> draft) {
+  SampleRow row;
   row.params = params;
   row.generated_count = static_cast<std::uint32_t>(context.generated.size());
   row.bias = {static_cast<std::uint32_t>(biases.size()), static_cast<std::uint32_t>(context.logit_bias.size())};
@@ -43,12 +43,23 @@ void SampleBatch::Add(const SamplingParams& params, const SamplerContext& contex
   if (params.repetition_penalty != 1.0f) row.prompt = Append(context.prompt);
   if (params.repetition_penalty != 1.0f || params.presence_penalty != 0 || params.frequency_penalty != 0) {
     row.generated = Append(context.generated);
+    Append(draft);  // behind them: each row sees one more
   }
   row.banned = Append(context.banned);
   if (params.top_logprobs >= 0) row.logprob_ids = Append(context.logprob_ids);
-  if (constraint == nullptr) return;
-  row.constraint = static_cast<std::int32_t>(constraints.size());
-  constraints.push_back(constraint);
+  if (constraint != nullptr) {
+    row.constraint = static_cast<std::int32_t>(constraints.size());
+    constraints.push_back(constraint);
+  }
+  const std::uint32_t seen = row.generated.size > 0 ? 1 : 0;
+  for (const TokenId token : draft) {
+    row.drafted = token;
+    rows.push_back(row);
+    ++row.generated_count;
+    row.generated.size += seen;
+  }
+  row.drafted = kNoToken;
+  rows.push_back(row);
 }
 
 SamplerContext SampleBatch::ContextOf(const SampleRow& row) const {

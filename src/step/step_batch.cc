@@ -33,6 +33,11 @@ StepSequence& StepBatch::AddBare(RequestId id, std::size_t of_tokens, std::int64
   return sequence;
 }
 
+void StepBatch::AddDraft(StepSequence& sequence, std::span<const TokenId> draft, bool contents) {
+  if (contents) AppendTo(tokens, draft);
+  sequence.tokens.size += static_cast<std::uint32_t>(draft.size());
+}
+
 AdapterSegment& StepBatch::UseAdapter(StepSequence& sequence, AdapterRef adapter) {
   const auto first = static_cast<std::int32_t>(sequence.tokens.first);
   const bool joins = !segments.empty() && segments.back().adapter == adapter &&
@@ -52,10 +57,10 @@ std::int32_t StepBatch::Await(const std::shared_ptr<const LayerProgress>& progre
 }
 
 void StepBatch::Sample(StepSequence& sequence, const SamplingParams& params, const SamplerContext& context,
-                       const std::shared_ptr<TokenConstraint>& constraint) {
-  sequence.logit_rows = 1;
+                       const std::shared_ptr<TokenConstraint>& constraint, std::span<const TokenId> draft) {
+  sequence.logit_rows = 1 + static_cast<std::int32_t>(draft.size());
   sequence.sample = static_cast<std::int32_t>(samples.rows.size());
-  samples.Add(params, context, constraint);
+  samples.Add(params, context, constraint, draft);
 }
 
 void StepBatch::Score(StepSequence& sequence, std::span<const TokenId> scored, std::int64_t first_scored,

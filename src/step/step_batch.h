@@ -65,7 +65,7 @@ struct StepSequence {
   // consequence, beyond max_position the keys of equal prefixes differ between prompts of different lengths
   // (ModelConfig::TurnsAlike).
   std::int64_t prompt_tokens = 0;
-  FlatRange tokens;           // range of StepBatch::tokens; at least one
+  FlatRange tokens;           // range of StepBatch::tokens; at least one. The last may be a draft (AddDraft)
   FlatRange pages;            // range of StepBatch::pages: its page table, up to the last of its tokens
   std::int32_t segment = -1;  // index in StepBatch::segments; -1: the base model
   // Index in StepBatch::arrivals, set while layers of the adapter, or of the keys and values before `position`, are
@@ -73,7 +73,9 @@ struct StepSequence {
   // token are garbage that the engine discards.
   std::int32_t adapter_arrival = -1, kv_arrival = -1;
   std::int32_t logit_rows = 0;  // how many of its last tokens need logits
-  std::int32_t sample = -1;     // index in StepBatch::samples: the token that follows its last one is sampled
+  // Index in StepBatch::samples of the first token that is sampled: it follows the last known one. One more follows
+  // each token of a draft.
+  std::int32_t sample = -1;
   // Range of StepBatch::scores: prompt tokens whose log-probabilities are wanted. The first is the one that follows
   // token `first_scored` of this step.
   FlatRange scores;
@@ -114,14 +116,18 @@ struct StepBatch {
                     std::span<const std::uint32_t> pages);
   // The same without contents, for executors that read none (Executor::reads_contents).
   StepSequence& AddBare(RequestId id, std::size_t tokens, std::int64_t position);
+  // The sequence, which is the last, also computes tokens that may follow its own, to find out whether they do. Its
+  // page table covers them. `contents`: as without AddBare.
+  void AddDraft(StepSequence& sequence, std::span<const TokenId> draft, bool contents = true);
   // The sequence uses an adapter: it joins the last segment, or begins one, which has no generation yet. Called once
   // for each sequence, when it is the last.
   AdapterSegment& UseAdapter(StepSequence& sequence, AdapterRef adapter);
   // The index of an arrival; -1 if `progress` is null.
   std::int32_t Await(const std::shared_ptr<const LayerProgress>& progress);
-  // The sequence samples a token. `constraint`: null if any token may be sampled.
+  // The sequence samples a token, and one behind each token of its draft (AddDraft) that turns out right. `constraint`:
+  // null if any token may be sampled.
   void Sample(StepSequence& sequence, const SamplingParams& params, const SamplerContext& context,
-              const std::shared_ptr<TokenConstraint>& constraint = nullptr);
+              const std::shared_ptr<TokenConstraint>& constraint = nullptr, std::span<const TokenId> draft = {});
   // Scores prompt tokens, the first of which follows token `first_scored` of the step, with `top_logprobs`
   // alternatives.
   void Score(StepSequence& sequence, std::span<const TokenId> scored, std::int64_t first_scored,

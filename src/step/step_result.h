@@ -20,11 +20,12 @@ struct SequenceFailure {
 
 // The outcome of a step.
 struct StepResult {
-  std::vector<SampledToken> tokens;  // one for each row of StepBatch::samples, in their order
-  std::vector<ScoredToken> scores;   // one for each row of StepBatch::scores, likewise
-  std::vector<double> pooled;        // the sums after the step, [StepBatch::pools.ranges, hidden_size], likewise
-  TimeNs waited = 0;                 // time spent waiting for layers that had not arrived
-  bool replayed = false;             // a device repeated a recorded step
+  // One for each row of StepBatch::samples, in their order. kNoToken: the row followed a draft that was wrong.
+  std::vector<SampledToken> tokens;
+  std::vector<ScoredToken> scores;  // one for each row of StepBatch::scores, likewise
+  std::vector<double> pooled;       // the sums after the step, [StepBatch::pools.ranges, hidden_size], likewise
+  TimeNs waited = 0;                // time spent waiting for layers that had not arrived
+  bool replayed = false;            // a device repeated a recorded step
   // The step failed: of the rest only `batch` counts, and the keys and values of the step are undefined. kUnavailable:
   // the executor's device is lost, and every later step fails too.
   std::optional<Error> error;

@@ -9,8 +9,9 @@
 
 namespace loramux {
 
-// Follows one sequence. The engine calls Advance for each token that goes on, so a preempted sequence needs no repair;
-// between two calls, one thread of the executor calls Allowed.
+// Follows one sequence. Advance is called for each token that goes on, so a preempted sequence needs no repair: by one
+// thread of the executor for the drafted tokens that a step accepts (SampleWithDraft), by the engine for the last token
+// of the step. Between two calls, one thread of the executor calls Allowed.
 class TokenConstraint {
  public:
   virtual ~TokenConstraint() = default;

@@ -36,12 +36,14 @@ TEST(GgufTokenizer, EncodesAsTheOriginal) {
       const std::vector<TokenId> ids = expected["without"][i];
       EXPECT_EQ(tokenizer->Encode(text, false).value(), ids) << name << ": " << texts[i];
       // Text that the tokenizer normalises comes back in its normal form.
-      const bool as_written = name != "qwen2" && (name != "sentencepiece" || text.find(kSpace) == std::string::npos);
+      const bool has_space = name == "sentencepiece" || name == "gemma4";
+      const bool as_written = name != "qwen2" && name != "qwen35" && name != "olmo" &&
+                              !(has_space && text.find(kSpace) != std::string::npos);
       if (as_written) EXPECT_EQ(tokenizer->Decode(ids, false).value(), text) << name << ": " << texts[i];
     }
     ++cases;
   }
-  EXPECT_EQ(cases, 6);
+  EXPECT_EQ(cases, 15);
 }
 
 TEST(GgufTokenizer, HasNoTokensForPadding) {

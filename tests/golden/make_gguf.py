@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the fixtures of GGUF files (gguf 0.19.0, numpy, tokenizers 0.23.3, sentencepiece 0.2.3).
+"""Makes the fixtures of GGUF files (gguf 0.19.0, numpy, tokenizers 0.23.3, sentencepiece 0.2.3, transformers 5.24.0).
 
     python make_gguf.py            # gguf/
 
@@ -15,6 +15,8 @@ import gguf
 import numpy as np
 import sentencepiece
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers.models.gemma.tokenization_gemma import GemmaTokenizer
+from transformers.models.qwen3_5 import tokenization_qwen3_5
 
 HERE = pathlib.Path(__file__).parent
 OUT = HERE / "gguf"
@@ -55,6 +57,10 @@ QWEN2 = LLAMA3.replace("{1,3}", "")
 UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 TEKKEN = (rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*|\p{{N}}"
           r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+ENDING = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+GPT4O = (rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+{ENDING}|[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*{ENDING}|\p{{N}}{{1,3}}"
+         r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+BLOOM = r" ?[^(\s|[.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c])]+"
 TRAINING = [
     "The quick brown fox jumps over the lazy dog. The dog sleeps; the fox doesn't. They'll see what we've done.",
     "In the beginning there was a small tokenizer, and it knew three hundred words and 1234567890 numbers.",
@@ -77,14 +83,20 @@ ADDED = [("<|bos|>", True), ("<|end|>", True), ("<tool>", False), ("</tool>", Fa
 
 def byte_level(pre):
     """A tokenizer that cuts text as `pre` of GGUF files says."""
-    tokenizer = Tokenizer(models.BPE(ignore_merges=pre in ("llama-bpe", "tekken")))
-    pattern = {"llama-bpe": LLAMA3, "qwen2": QWEN2, "tekken": TEKKEN}.get(pre)
-    steps = [pre_tokenizers.Digits(individual_digits=True)] if pre == "smollm" else []
+    whole_words = pre in ("llama-bpe", "tekken", "glm4")
+    tokenizer = Tokenizer(models.BPE(ignore_merges=whole_words))
+    pattern = {"llama-bpe": LLAMA3, "dbrx": LLAMA3, "glm4": LLAMA3, "qwen2": QWEN2, "stablelm2": QWEN2, "tekken": TEKKEN,
+               "qwen35": tokenization_qwen3_5.PRETOKENIZE_REGEX, "gpt-4o": GPT4O, "bloom": BLOOM}.get(pre)
+    steps = {"smollm": [pre_tokenizers.Digits(individual_digits=True)],
+             "falcon": [pre_tokenizers.Punctuation("contiguous")]}.get(pre, [])
     if pattern:
         steps.append(pre_tokenizers.Split(Regex(pattern), "isolated"))
     steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pattern is None))
+    if pre == "falcon":
+        steps += [pre_tokenizers.Digits(individual_digits=False),
+                  pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated")]
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
-    if pre == "qwen2":
+    if pre in ("qwen2", "qwen35", "olmo"):
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(vocab_size=520, show_progress=False,
@@ -93,9 +105,13 @@ def byte_level(pre):
     tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text, s in ADDED if s])
     tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text, s in ADDED if not s])
     if pre in ("llama-bpe", "tekken"):
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single="<|bos|> $A", special_tokens=[("<|bos|>", tokenizer.token_to_id("<|bos|>"))])
+        add_bos(tokenizer, "<|bos|>")
     return tokenizer
+
+
+def add_bos(tokenizer, bos):
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{bos} $A", special_tokens=[(bos, tokenizer.token_to_id(bos))])
 
 
 def write_byte_level(pre):
@@ -110,6 +126,36 @@ def write_byte_level(pre):
     writer.add_token_merges([" ".join(pair) for pair in json.loads(tokenizer.to_str())["model"]["merges"]])
     writer.add_bos_token_id(tokenizer.token_to_id("<|bos|>"))
     writer.add_eos_token_id(tokenizer.token_to_id("<|end|>"))
+    close(writer)
+    return {"with_special": [tokenizer.encode(text).ids for text in TEXTS],
+            "without": [tokenizer.encode(text, add_special_tokens=False).ids for text in TEXTS]}
+
+
+def write_gemma4():
+    """A tokenizer of transformers' class for Gemma, with the kinds of tokens and the metadata of llama.cpp's converter."""
+    special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
+    small = Tokenizer(models.BPE())
+    small.normalizer = normalizers.Replace(" ", "\u2581")
+    small.train_from_iterator(TRAINING, trainers.BpeTrainer(
+        vocab_size=700, show_progress=False,
+        special_tokens=special + [f"<0x{byte:02X}>" for byte in range(256)] + ["\u2581", "\n"]))
+    model = json.loads(small.to_str())["model"]
+    tokenizer = GemmaTokenizer(vocab=model["vocab"], merges=[tuple(pair) for pair in model["merges"]])._tokenizer
+    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in special])
+    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text, s in ADDED if not s])
+    add_bos(tokenizer, "<bos>")
+    tokens = [tokenizer.id_to_token(id) for id in range(tokenizer.get_vocab_size())]
+    writer = gguf.GGUFWriter(OUT / "tokenizers" / "gemma4.gguf", "none")
+    writer.add_tokenizer_model("gemma4")
+    writer.add_token_list(tokens)
+    writer.add_token_scores([-1000.0] * len(tokens))
+    writer.add_token_types([3 if token in special else 4 if (token, False) in ADDED else 6 if token.startswith("<0x") else 1
+                            for token in tokens])
+    writer.add_token_merges([" ".join(pair) for pair in model["merges"]])
+    writer.add_bos_token_id(tokens.index("<bos>"))
+    writer.add_eos_token_id(tokens.index("<eos>"))
+    writer.add_add_space_prefix(False)
+    writer.add_add_bos_token(False)  # as older files say; their text begins with it nevertheless
     close(writer)
     return {"with_special": [tokenizer.encode(text).ids for text in TEXTS],
             "without": [tokenizer.encode(text, add_special_tokens=False).ids for text in TEXTS]}
@@ -149,7 +195,10 @@ def close(writer):
 def tokenizers():
     (OUT / "tokenizers").mkdir(exist_ok=True)
     (OUT / "tokenizers" / "texts.json").write_text(json.dumps(TEXTS, indent=0) + "\n")
-    cases = {pre: write_byte_level(pre) for pre in ("gpt-2", "smollm", "llama-bpe", "qwen2", "tekken")}
+    cases = {pre: write_byte_level(pre) for pre in (
+        "gpt-2", "olmo", "smollm", "llama-bpe", "dbrx", "glm4", "qwen2", "stablelm2", "qwen35", "tekken", "gpt-4o", "falcon",
+        "bloom")}
+    cases["gemma4"] = write_gemma4()
     cases["sentencepiece"] = write_sentencepiece()
     (OUT / "tokenizers" / "ids.json").write_text(json.dumps(cases) + "\n")
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -81,7 +82,8 @@ class TakingTurns final : public StepRule {
   void AfterPrompts(Admitter& admitter) override {
     StepDraft& draft = admitter.draft();
     if (separates_ && draft.plan.prefill_tokens > 0) {
-      draft.plan.num_tokens -= static_cast<std::int64_t>(std::erase_if(draft.plan.chunks, Decodes));
+      draft.plan.num_tokens -=
+          static_cast<std::int64_t>(std::erase_if(draft.plan.chunks, std::mem_fn(&PlannedChunk::Decodes)));
     }
     if (!held_ && draft.awaits_load) draft.plan.DropComputation();
   }
@@ -95,8 +97,6 @@ class TakingTurns final : public StepRule {
   }
 
  private:
-  static bool Decodes(const PlannedChunk& chunk) { return !chunk.admits && chunk.num_tokens == 1 && chunk.samples; }
-
   const bool separates_, holds_;
   const std::int64_t decode_turns_;
   std::int64_t decodes_due_ = 0;  // steps owed to decoding

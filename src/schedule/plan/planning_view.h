@@ -41,8 +41,13 @@ struct PlanningView {
   // the usual case that none is missing.
   std::int64_t MissingPages(const Request& request, std::int64_t positions) const {
     const std::int64_t states = options.state_pages > 0 && request.states.empty() ? options.state_pages : 0;
-    const std::int64_t missing = positions - static_cast<std::int64_t>(request.pages.size()) * options.page_tokens;
-    return missing <= 0 ? states : states + (missing + options.page_tokens - 1) / options.page_tokens;
+    const std::int64_t missing = Beyond(request, positions, 0);
+    return missing == 0 ? states : states + (missing + options.page_tokens - 1) / options.page_tokens;
+  }
+  // How many of so many positions the request has no page for, with `more` pages beside its own.
+  std::int64_t Beyond(const Request& request, std::int64_t positions, std::int64_t more) const {
+    const std::int64_t has = static_cast<std::int64_t>(request.pages.size()) + more;
+    return std::max<std::int64_t>(0, positions - has * options.page_tokens);
   }
   // The first position after `from` at which the request's states become a snapshot, after full pages: every
   // state_snapshot_tokens, before the last token of the prompt, and where it parts from what the tree has. Each saves a

@@ -18,12 +18,16 @@ struct PlannedChunk {
   Request* request = nullptr;
   std::int32_t num_tokens = 0;  // from position request->computed on
   std::int32_t new_pages = 0;   // pages to allocate before the step, beside those of a snapshot's copy
+  std::int32_t drafted = 0;     // tokens of Request::draft that the step computes behind them
   bool admits = false;          // the request starts running with this step
   bool samples = false;         // the chunk computes the last known token, so a new token is sampled
   bool by_base = false;         // the request's adapter does not act on it (Request::base_tokens)
   // The states before the chunk become a snapshot. The step copies its pages to others, with which the request goes on.
   bool takes_snapshot = false;
   std::uint32_t sort_key = 0;  // scratch of SortByAdapter, which then reads each request only once
+
+  // The request decodes: it has one token to compute, and began before this step.
+  bool Decodes() const { return !admits && num_tokens == 1 && samples; }
 };
 
 // A waiting request that is admitted. It begins after the prefix of its tokens that the dependency tree has: the full
@@ -61,7 +65,7 @@ struct StepPlan {
   std::vector<PlannedChunk> chunks;  // those of one adapter are adjacent, the base model's come first
   // Adapters that must be on the device before the next step computes (ColdStart::kStall).
   std::vector<AdapterGeneration> stalls;
-  std::int64_t num_tokens = 0;      // tokens of all chunks
+  std::int64_t num_tokens = 0;      // tokens of all chunks, without drafts
   std::int64_t prefill_tokens = 0;  // tokens of the chunks that have several tokens or do not sample
   std::vector<Request*> by_rank;    // the running requests, highest rank first, with the preempted ones
   // What the plan has seen. None: nothing was looked at, because the step waits for loads (StepRules::Waits).

@@ -1,5 +1,8 @@
 #include "schedule/plan/step_planner.h"
 
+#include <algorithm>
+#include <iterator>
+
 namespace loramux {
 
 StepPlanner::StepPlanner(const PlanningView& view, ResidencyManager& residency, DependencyTree& tree,
@@ -49,6 +52,7 @@ void StepPlanner::MakePlan(TimeNs now, bool may_pause) {
   fetch_ahead_.Plan();
   PlanSnapshots();
   rules_.AfterPrompts(admitter_);
+  if (draft_.view.options.speculation.method != Speculation::kNone) PlanDrafts();
   draft_.plan.outlook = {.newest_seen = draft_.view.queues.newest(),
                          .waits_for_room = draft_.closed() || draft_.blocked != nullptr,
                          .loads_wait = draft_.loads_wait,
@@ -89,6 +93,31 @@ void StepPlanner::PlanDecodes() {
     if (runner.next_pages > 0 && !preemption_.ForGrowth(i, runner.next_pages)) continue;
     if (i >= runners.size()) return;  // the runner was preempted itself
     draft_.AddChunk(runner.request, /*uncomputed=*/1, /*tokens=*/1, runner.next_pages);
+  }
+}
+
+// All that decode get the same share. Drafts take pages that are free anyway, and none while a request waits for room.
+void StepPlanner::PlanDrafts() {
+  std::vector<PlannedChunk>& chunks = draft_.plan.chunks;
+  const std::int64_t drafting = std::ranges::count_if(
+      chunks, [](const PlannedChunk& chunk) { return chunk.Decodes() && !chunk.request->draft.empty(); });
+  if (drafting == 0) return;
+  const std::int64_t share = std::min(draft_.view.options.DraftedTokens(), draft_.budget) / drafting;
+  const bool waits = draft_.closed() || draft_.blocked != nullptr;
+  const std::int64_t reserve = draft_.view.GrowthReserve();
+  for (PlannedChunk& chunk : chunks) {
+    if (!chunk.Decodes()) continue;
+    const Request& request = *chunk.request;
+    std::int64_t drafted = std::min<std::int64_t>(share, std::ssize(request.draft));
+    std::int64_t pages = draft_.view.MissingPages(request, request.computed + 1 + drafted) - chunk.new_pages;
+    if (pages > 0 && (waits || draft_.room.free_kv() - reserve < pages)) {
+      drafted -= draft_.view.Beyond(request, request.computed + 1 + drafted, chunk.new_pages);
+      pages = 0;
+    }
+    draft_.room.Take(pages);
+    chunk.new_pages += static_cast<std::int32_t>(pages);
+    chunk.drafted = static_cast<std::int32_t>(drafted);
+    draft_.budget -= drafted;
   }
 }
 

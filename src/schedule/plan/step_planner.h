@@ -7,6 +7,7 @@
 //     running one if its tenant got less service.
 //  3. History in the host tier, for waiting requests without a seat (FetchAhead).
 //  4. Snapshots of the states of requests that have come to such a place, as far as history gives way to them.
+//  5. Drafts of the requests that decode, in what the others leave of the budget.
 // Where a page is missing, history and idle adapters are evicted (Draft), and then running requests are preempted
 // (Preemption). Baselines do some of this otherwise (StepRules).
 #pragma once
@@ -56,6 +57,9 @@ class StepPlanner {
   Admitter admitter_;
   Prompts prompts_;
   FetchAhead fetch_ahead_;
+  // Adds drafts to the chunks that decode, where there is room for them without a preemption.
+  void PlanDrafts();
+
   std::vector<PlannedChunk> chunk_buffer_;  // scratch of SortByAdapter
 };
 

@@ -16,10 +16,17 @@ using VersionPtr = std::shared_ptr<const AdapterVersion>;
 // How long a failed load on first use is remembered, and the interval between attempts to restore an adapter.
 constexpr TimeNs kRefusalLifetime = 2 * kNsPerSecond;
 constexpr std::size_t kMaxRefusals = 1024;
-// Threads that fetch what a restart did not find in the cache, or a request names; half of them for one origin.
-constexpr int kDownloadThreads = 8;
-constexpr std::size_t kMostFetched = 256;  // sources that requests have named and that are served
-constexpr std::size_t kMostFetches = 256;  // that wait or run; a request beyond them is told to come again
+// Threads that fetch what a restart did not find in the cache, or a request names. They wait for the network nearly
+// all of the time; one origin gets few, so that seven slow ones hold up no other.
+constexpr int kDownloadThreads = 32, kDownloadThreadsPerOrigin = 4;
+constexpr std::size_t kMostFetched = 256;             // sources that requests have named, served or being fetched
+constexpr std::ptrdiff_t kMostFetchesPerOrigin = 32;  // a request beyond them is told to come again
+
+// Whom the fetch of `path` loads; empty: `path` is no source.
+std::string OriginOf(const std::string& path) {
+  const auto source = ParseAdapterSource(path);
+  return source.ok() ? OriginOf(*source) : std::string();
+}
 
 std::set<std::string, std::less<>> NamesOf(const AdapterRegistry& registry) {
   std::set<std::string, std::less<>> names;
@@ -89,9 +96,9 @@ AdapterAdmin::AdapterAdmin(AdapterAdminParts parts)
       from_flags_(NamesOf(*parts_.registry)),
       checks_([this](const std::string& name, const std::filesystem::path& path) { return CheckFiles(name, path); }) {
   if (parts_.remote == nullptr) return;
-  downloads_.emplace(
-      *parts_.clock,
-      FairWorkOptions{.threads = kDownloadThreads, .spare_threads = 0, .threads_per_tenant = kDownloadThreads / 2});
+  downloads_.emplace(*parts_.clock, FairWorkOptions{.threads = kDownloadThreads,
+                                                    .spare_threads = 0,
+                                                    .threads_per_tenant = kDownloadThreadsPerOrigin});
 }
 
 AdapterAdmin::~AdapterAdmin() {
@@ -335,12 +342,14 @@ Result<VersionPtr> AdapterAdmin::FindSource(const std::string& name) {
   {
     const std::lock_guard lock(mutex_);
     if (hidden_.contains(name)) return UnknownModel(name);
-    crowded = fetching_.size() >= kMostFetches;
     if (fetched_.size() >= kMostFetched) {
       return ResourceExhausted("The adapter `" + name + "` is not fetched: requests have named " +
                                    std::to_string(kMostFetched) + " sources by now; unload some of them",
                                "model");
     }
+    const auto of_origin =
+        std::ranges::count(fetching_, OriginOf(name), [](const auto& fetch) { return fetch.second; });
+    crowded = fetched_.size() + fetching_.size() >= kMostFetched || of_origin >= kMostFetchesPerOrigin;
   }
   // Not kUnavailable: a router would have other servers fetch it too, and take this one for ill.
   Error wait{ErrorCode::kRateLimited, "The adapter `" + name + "` is being fetched: send the request again in a moment",
@@ -352,12 +361,12 @@ Result<VersionPtr> AdapterAdmin::FindSource(const std::string& name) {
 
 // Nothing happens if a fetch for the name waits or runs.
 void AdapterAdmin::FetchBeside(const std::string& name, const std::string& path, std::function<void()> fetch) {
+  const std::string origin = OriginOf(path);
   {
     const std::lock_guard lock(mutex_);
-    if (!fetching_.insert(name).second) return;
+    if (!fetching_.try_emplace(name, origin).second) return;
   }
-  const auto source = ParseAdapterSource(path);
-  downloads_->Post(source.ok() ? OriginOf(*source) : std::string(), [this, name, fetch = std::move(fetch)] {
+  downloads_->Post(origin, [this, name, fetch = std::move(fetch)] {
     if (!ending_) fetch();
     const std::lock_guard lock(mutex_);
     fetching_.erase(name);

@@ -95,7 +95,7 @@ class AdapterAdmin final : public AdapterFinder {
 
   // AdapterFinder. Find also retries adapters that could not be restored, and remembers a failure for two seconds. A
   // name that is a permitted source is fetched on a thread of its own and registered under that name: until then the
-  // error is kRateLimited. At most 256 are registered in this way.
+  // error is kRateLimited. At most 256 are registered in this way, and 32 fetches of one origin wait or run.
   Result<std::shared_ptr<const AdapterVersion>> Find(std::string_view name) override;
   // Offered leaves out adapters of the directory whose files are broken, as far as their headers tell; Broken has them,
   // and those of Failed.
@@ -163,7 +163,7 @@ class AdapterAdmin final : public AdapterFinder {
   std::set<std::string, std::less<>> fetched_;  // names of sources that requests brought
   std::map<std::string, Failure, std::less<>> failed_;
   std::map<std::string, Refusal, std::less<>> refusals_;
-  std::set<std::string, std::less<>> fetching_;  // names whose fetch waits or runs
+  std::map<std::string, std::string, std::less<>> fetching_;  // names whose fetch waits or runs, and from which origin
   std::atomic<bool> ending_ = false;
   std::optional<FairWorkQueue> downloads_;  // by origin; without parts_.remote none. Last: it ends first
 };

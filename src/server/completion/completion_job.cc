@@ -32,6 +32,7 @@ RequestLimits LimitsOfRequest(const ServingContext& context) {
   limits.max_tokens = prompt.tokens;
   limits.max_string = BoundedProduct(prompt.bytes, kJsonCharactersPerByte);
   limits.max_sequences = context.max_sequences;
+  limits.speculates = context.defaults->speculates;
   limits.gone = context.gone;
   return limits;
 }
@@ -383,6 +384,7 @@ Result<GenerationRequest> CompletionJob::MakeRequest(const std::vector<TokenId>&
   request.logprob_token_ids = request_.logprob_token_ids;
   request.min_tokens = request_.min_tokens;
   request.ignore_eos = request_.ignore_eos;
+  request.speculates = request_.speculate;
   request.priority = request_.priority;
   request.deadline = deadline_;
   request.stop_token_ids = request_.stop_token_ids;

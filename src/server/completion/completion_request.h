@@ -98,6 +98,7 @@ inline constexpr std::size_t kMaxLogprobIds = 128;     // the maximum of `logpro
 struct RequestDefaults {
   SamplingParams sampling;
   std::optional<std::int32_t> max_output_tokens;  // a bound on every request, as in vLLM
+  bool speculates = false;                        // requests speculate unless they say no; false: none may
 };
 
 // The numbers of SamplingParams that a model may have defaults for.
@@ -115,6 +116,7 @@ enum SamplingField : std::uint8_t {
 struct RequestLimits {
   std::int64_t vocab_size = std::int64_t{1} << 31;  // token ids in the request must be below
   std::int64_t max_sequences = 256;                 // the maximum of prompts times `n`
+  bool speculates = false;                          // a request may say `speculate`: true
   // The model's length. No prompt has more tokens; no chat has more messages, because each has at least one token.
   std::int64_t max_tokens = std::numeric_limits<std::int64_t>::max();
   // Characters of one JSON string. A longer one cannot be a prompt of `max_tokens` tokens.
@@ -166,6 +168,7 @@ struct CompletionRequest {
   std::optional<std::uint64_t> seed;
   std::int32_t priority = 0;     // as in vLLM: the lower value is served first
   std::int32_t deadline_ms = 0;  // milliseconds from arrival within which the client wants the first token; 0: none
+  bool speculate = true;         // tokens are guessed ahead and verified, where the server does that
   std::optional<OutputConstraint> output;  // what the text of each choice must match; nullopt: anything
 
   std::vector<std::string> stop;

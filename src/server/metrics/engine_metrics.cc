@@ -146,10 +146,14 @@ void AddRequests(Page& page, const EngineSnapshot& snapshot) {
   page.Own(MetricType::Counter, "engine_steps_total", "Steps: forward passes of a batch.", stats.steps);
   page.Own(MetricType::Counter, "engine_prefill_tokens_total",
            "Prompt tokens computed in prefill, including repeated prefill after preemptions.", stats.tokens_prefilled);
+  page.Model(MetricType::Counter, "spec_decode_num_drafts_total", "Drafts that steps verified (--speculate).",
+             stats.drafts);
+  page.Model(MetricType::Counter, "spec_decode_num_draft_tokens_total", "Tokens of these drafts.",
+             stats.drafted_tokens);
+  page.Model(MetricType::Counter, "spec_decode_num_accepted_tokens_total",
+             "Tokens of these drafts that turned out right, and so are part of answers.", stats.accepted_tokens);
   page.Own(MetricType::Counter, "history_evicted_pages_total", "History pages evicted from the device tier.",
            stats.history_evictions);
-  page.Own(MetricType::Counter, "state_snapshots_total",
-           "Snapshots of the states of linear attention that were taken for the prefix cache.", stats.prefix.snapshots);
   page.Own(MetricType::Counter, "history_copied_pages_total",
            "History pages copied to the host tier, so that their eviction from the device loses nothing.",
            stats.kv_tiers.pages_backed_up);
@@ -219,6 +223,8 @@ void AddHits(Page& page, const EngineStats& stats) {
   Page::AddValue(tokens, {{"found", "gpu"}}, static_cast<double>(prefix.found_tokens - prefix.from_host_tokens));
   Page::AddValue(tokens, {{"found", "cpu"}}, static_cast<double>(prefix.from_host_tokens));
   Page::AddValue(tokens, {{"found", "nowhere"}}, static_cast<double>(prefix.looked_up_tokens - prefix.found_tokens));
+  page.Own(MetricType::Counter, "state_snapshots_total",
+           "Snapshots of the states of linear attention that were taken for the prefix cache.", prefix.snapshots);
 }
 
 // What preemptions cost.

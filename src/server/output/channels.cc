@@ -16,7 +16,12 @@ constexpr std::array<std::string_view, 5> kEnds = {"<|end|>", "<|return|>", "<|c
 constexpr std::size_t kMaxHeaderBytes = 512;
 constexpr std::size_t kMaxArgumentBytes = std::size_t{1} << 20;
 
-bool BeginsHeader(std::string_view text) { return text.starts_with(kChannelTag) || text.starts_with(kStartTag); }
+// What a header begins with. <|start|>assistant may stand in the prompt, so a recipient may be first.
+constexpr std::array<std::string_view, 4> kOpenings = {kChannelTag, kStartTag, " to=functions.", kRecipient};
+
+bool BeginsHeader(std::string_view text) {
+  return std::ranges::any_of(kOpenings, [text](std::string_view opening) { return text.starts_with(opening); });
+}
 
 // The word that follows `before` in the header; empty: there is none.
 std::string WordAfter(std::string_view header, std::string_view before) {
@@ -29,32 +34,33 @@ std::string WordAfter(std::string_view header, std::string_view before) {
 }  // namespace
 
 void ChannelParser::Push(std::string_view text, OutputEvents& events) {
-  while (!text.empty() && state_ != State::kPlain) {
-    const char c = text.front();
-    text.remove_prefix(1);
-    if (state_ == State::kStart || state_ == State::kHeader) {
+  for (const char c : text) {
+    if (state_ == State::kStart) {
+      StepStart(c, events);
+    } else if (state_ == State::kHeader) {
       StepHeader(c, events);
     } else {
       StepBody(c, events);
     }
   }
-  if (!text.empty()) events.Add(OutputEvent::Kind::kContent, text);
+}
+
+void ChannelParser::StepStart(char c, OutputEvents& events) {
+  held_ += c;
+  if (BeginsHeader(held_)) {
+    state_ = State::kHeader;
+  } else if (std::ranges::none_of(kOpenings, [this](std::string_view text) { return text.starts_with(held_); })) {
+    state_ = State::kContent;
+    const std::string read = std::exchange(held_, {});
+    for (const char again : read) StepBody(again, events);
+  }
 }
 
 void ChannelParser::StepHeader(char c, OutputEvents& events) {
   held_ += c;
-  if (state_ == State::kStart) {
-    if (BeginsHeader(held_)) {
-      state_ = State::kHeader;
-    } else if (!kChannelTag.starts_with(held_) && !kStartTag.starts_with(held_)) {
-      state_ = State::kPlain;
-      events.Add(OutputEvent::Kind::kContent, std::exchange(held_, {}));
-    }
-    return;
-  }
   if (held_.ends_with(kMessageTag)) return BeginMessage();
   if (held_.size() <= kMaxHeaderBytes) return;
-  state_ = State::kPlain;
+  state_ = State::kContent;
   events.Add(OutputEvent::Kind::kContent, std::exchange(held_, {}));
 }
 
@@ -91,18 +97,19 @@ void ChannelParser::Body(std::string_view text, OutputEvents& events) {
 
 void ChannelParser::EndCall(OutputEvents& events) {
   const std::string text = arguments_.empty() ? "{}" : std::exchange(arguments_, {});
+  // The text is passed on as it is: a number keeps all of its digits.
   const auto object = ParseJson(text);
   if (!object.ok() || !object->is_object()) return events.Add(OutputEvent::Kind::kContent, text);
   events.Add(OutputEvent::Kind::kCallStart, function_, calls_);
-  events.Add(OutputEvent::Kind::kArguments, DumpJson(*object), calls_);
+  events.Add(OutputEvent::Kind::kArguments, text, calls_);
   events.Add(OutputEvent::Kind::kCallEnd, {}, calls_++);
 }
 
 void ChannelParser::Finish(OutputEvents& events, bool cut) {
-  const bool in_body = state_ != State::kStart && state_ != State::kHeader && state_ != State::kPlain;
-  if (in_body) Body(held_, events);
   if (state_ == State::kStart || (state_ == State::kHeader && !BeginsHeader(held_))) {
     events.Add(OutputEvent::Kind::kContent, held_);
+  } else if (state_ != State::kHeader) {
+    Body(held_, events);
   }
   held_.clear();
   if (state_ != State::kCall) return;

@@ -23,9 +23,9 @@ class ChannelParser final : public OutputParser {
   bool reasons() const override;
 
  private:
-  // kPlain: all that follows is content.
-  enum class State { kStart, kHeader, kReasoning, kContent, kCall, kPlain };
+  enum class State { kStart, kHeader, kReasoning, kContent, kCall };
 
+  void StepStart(char c, OutputEvents& events);
   void StepHeader(char c, OutputEvents& events);
   void StepBody(char c, OutputEvents& events);
   void BeginMessage();

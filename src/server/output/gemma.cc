@@ -21,17 +21,27 @@ bool IsGemmaNameByte(char c) {
          std::string_view("_-.:/").find(c) != std::string_view::npos;
 }
 
-// Reads arguments as JSON.
+// True for a number, a string, true, false or null of JSON.
+bool IsJsonPrimitive(std::string_view text) {
+  if (text.empty() || text.front() == '[' || text.front() == '{') return false;
+  JsonScanner scanner;  // a number ends only with what follows it, so the text is read as the item of an array
+  scanner.Step('[');
+  for (const char c : text) {
+    if (scanner.Step(c) != JsonScanner::Result::kMore) return false;
+  }
+  return scanner.Step(']') == JsonScanner::Result::kEnd;
+}
+
+// Writes arguments as JSON. What is JSON already stays as it is, so a number keeps all of its digits.
 class GemmaReader {
  public:
   explicit GemmaReader(std::string_view text) : rest_(text) {}
 
   // The whole text, which is one object; nullopt: it is none.
-  std::optional<Json> Object() {
-    Json object;
-    if (!rest_.starts_with('{') || !Value(object, 0)) return std::nullopt;
+  std::optional<std::string> Object() {
+    if (!rest_.starts_with('{') || !Value(0)) return std::nullopt;
     SkipSpace();
-    return rest_.empty() ? std::optional(std::move(object)) : std::nullopt;
+    return rest_.empty() ? std::optional(std::move(json_)) : std::nullopt;
   }
 
  private:
@@ -45,65 +55,96 @@ class GemmaReader {
     return true;
   }
   // What stands before the first of these bytes, without white space around it.
-  std::string Plain(std::string_view ends) {
+  std::string_view Plain(std::string_view ends) {
+    SkipSpace();
     const std::size_t end = std::min(rest_.find_first_of(ends), rest_.size());
     std::string_view text = rest_.substr(0, end);
     rest_.remove_prefix(end);
     while (!text.empty() && IsJsonSpace(text.back())) text.remove_suffix(1);
-    return std::string(text);
+    return text;
   }
-  // What stands between two quotes, the first of which was read.
-  bool Quoted(std::string& text) {
-    const std::size_t end = rest_.find(kGemmaQuote);
-    if (end == std::string_view::npos) return false;
-    text = rest_.substr(0, end);
-    rest_.remove_prefix(end + kGemmaQuote.size());
-    return true;
+  void WriteText(std::string_view text) {
+    json_ += '"';
+    AppendEscaped(json_, text);
+    json_ += '"';
   }
 
-  bool Value(Json& value, std::size_t depth) {
-    const bool may_open = depth < kMaxGemmaDepth;
-    if (Take("{")) return may_open && Members(value = Json::object(), depth);
-    if (Take("[")) return may_open && Items(value = Json::array(), depth);
-    std::string text;
-    if (Take(kGemmaQuote)) {
-      if (!Quoted(text)) return false;
-      value = std::move(text);
+  // A text between two quotes of Gemma's, or a string of JSON. False: there is none, and nothing was read.
+  bool Quoted() {
+    SkipSpace();
+    if (rest_.starts_with(kGemmaQuote)) {
+      const std::string_view text = rest_.substr(kGemmaQuote.size());
+      const std::size_t end = text.find(kGemmaQuote);
+      if (end == std::string_view::npos) return false;
+      WriteText(text.substr(0, end));
+      rest_ = text.substr(end + kGemmaQuote.size());
       return true;
     }
-    text = Plain(",]}");
-    if (text.empty()) return false;
-    auto json = ParseJson(text);
-    if (!json.ok()) {
-      if (const auto literal = ParsePythonValue(text)) json = ParseJson(*literal);
+    if (!rest_.starts_with('"')) return false;
+    JsonScanner scanner;
+    for (std::size_t i = 0; i < rest_.size(); ++i) {
+      const auto step = scanner.Step(rest_[i]);
+      if (step == JsonScanner::Result::kError) return false;
+      if (step == JsonScanner::Result::kMore) continue;
+      json_ += rest_.substr(0, i + 1);
+      rest_.remove_prefix(i + 1);
+      return true;
     }
-    value = json.ok() && json->is_primitive() ? std::move(*json) : Json(std::move(text));
+    return false;
+  }
+
+  bool Value(std::size_t depth) {
+    if (Take("{")) return depth < kMaxGemmaDepth && Members(depth);
+    if (Take("[")) return depth < kMaxGemmaDepth && Items(depth);
+    if (Quoted()) return true;
+    if (rest_.starts_with(kGemmaQuote)) return false;
+    const std::string_view text = Plain(",]}");
+    if (text.empty()) return false;
+    if (IsJsonPrimitive(text)) {
+      json_ += text;
+    } else if (const auto literal = ParsePythonValue(text)) {
+      json_ += *literal;
+    } else {
+      WriteText(text);
+    }
     return true;
   }
 
-  bool Members(Json& object, std::size_t depth) {
-    if (Take("}")) return true;
-    do {
-      std::string key;
-      if (Take(kGemmaQuote)) {
-        if (!Quoted(key)) return false;
-      } else {
-        key = Plain(":,{}[]");
-      }
-      if (key.empty() || !Take(":") || !Value(object[key], depth + 1)) return false;
-    } while (Take(","));
-    return Take("}");
+  bool Members(std::size_t depth) {
+    json_ += '{';
+    if (!Take("}")) {
+      do {
+        if (!json_.ends_with('{')) json_ += ',';
+        if (!Quoted()) {
+          const std::string_view key = Plain(":,{}[]");
+          if (key.empty()) return false;
+          WriteText(key);
+        }
+        if (!Take(":")) return false;
+        json_ += ':';
+        if (!Value(depth + 1)) return false;
+      } while (Take(","));
+      if (!Take("}")) return false;
+    }
+    json_ += '}';
+    return true;
   }
 
-  bool Items(Json& array, std::size_t depth) {
-    if (Take("]")) return true;
-    do {
-      if (!Value(array.emplace_back(), depth + 1)) return false;
-    } while (Take(","));
-    return Take("]");
+  bool Items(std::size_t depth) {
+    json_ += '[';
+    if (!Take("]")) {
+      do {
+        if (!json_.ends_with('[')) json_ += ',';
+        if (!Value(depth + 1)) return false;
+      } while (Take(","));
+      if (!Take("]")) return false;
+    }
+    json_ += ']';
+    return true;
   }
 
   std::string_view rest_;
+  std::string json_;
 };
 
 class GemmaBody final : public CallBody {
@@ -122,7 +163,7 @@ class GemmaBody final : public CallBody {
     const auto object = GemmaReader(arguments_).Object();
     if (!object) return State::kBroken;
     calls.Start(name_.substr(kGemmaCall.size()));
-    calls.Arguments(DumpJson(*object));
+    calls.Arguments(*object);
     calls.End();
     return State::kDone;
   }

@@ -359,10 +359,12 @@ TEST(OutputParser, Gemma) {
         {{R"(<|tool_call>call:weather{city:<|"|>Zürich, {<CH>}<|"|>,days:2}<tool_call|>)",
           R"(#weather{"city":"Zürich, {<CH>}","days":2}.)"},
          {R"(So: <|tool_call>call:ping{}<tool_call|><|tool_call>call:a.b-c{x:true,y:-1.5e3}<tool_call|> Done.)",
-          R"(So:#ping{}.#a.b-c{"x":true,"y":-1500.0}. Done.)"},
+          R"(So:#ping{}.#a.b-c{"x":true,"y":-1.5e3}. Done.)"},
          {R"(<|tool_call>call:f{a:[1,<|"|>b<|"|>,[],{}],o:{<|"|>k: v<|"|>:None,z:null},t:plain text})",
           R"(#f{"a":[1,"b",[],{}],"o":{"k: v":null,"z":null},"t":"plain text"}.)"},
          {"<|tool_call>call:f{ a : <|\"|>\"q\"\n\\<|\"|> , b : False }", R"(#f{"a":"\"q\"\n\\","b":false}.)"},
+         {R"(<|tool_call>call:f{"a":"x, y: \"z\"","b":[12345678901234567890123, 1e999],c:01}<tool_call|>)",
+          R"(#f{"a":"x, y: \"z\"","b":[12345678901234567890123,1e999],"c":"01"}.)"},
          {"<|tool_call>call:f{a:1", "<|tool_call>call:f{a:1"},
          {"<|tool_call>call:f{a}<tool_call|>", "<|tool_call>call:f{a}<tool_call|>"},
          {"<|tool_call>call:f{a:}", "<|tool_call>call:f{a:}"},
@@ -388,14 +390,22 @@ TEST(OutputParser, Channels) {
   EXPECT_EQ(read(thought + "<|channel|>final<|message|>Yes.<|return|>"), "(Hm.)Yes.");
   EXPECT_EQ(read(thought + "<|channel|>final<|message|>Yes <|"), "(Hm.)Yes <|");
   const std::string header = "<|channel|>commentary to=functions.weather <|constrain|>json<|message|>";
-  EXPECT_EQ(read(thought + header + R"({"city": "Ü"}<|call|>)"), R"((Hm.)#weather{"city":"Ü"}.)");
-  EXPECT_EQ(read(thought + header + R"({"city": "Ü"})"), R"((Hm.)#weather{"city":"Ü"}.)");
+  EXPECT_EQ(read(thought + header + R"({"city": "Ü"}<|call|>)"), R"((Hm.)#weather{"city": "Ü"}.)");
+  EXPECT_EQ(read(thought + header + R"({"city": "Ü"})"), R"((Hm.)#weather{"city": "Ü"}.)");
+  const std::string numbers = R"({"a": 12345678901234567890123, "b": 1.10})";
+  EXPECT_EQ(read(thought + header + numbers), "(Hm.)#weather" + numbers + ".");
   EXPECT_EQ(read(thought + header + R"({"city": "Ü")", true), R"((Hm.){"city": "Ü")");
   EXPECT_EQ(read(thought + header + R"({"city": "Ü"})", false, false), R"((Hm.){"city": "Ü"})");
   EXPECT_EQ(read(thought + header + "no json<|call|>"), "(Hm.)no json");
   EXPECT_EQ(read(thought + " to=functions.ping<|channel|>commentary json<|message|><|call|>"), "(Hm.)#ping{}.");
   EXPECT_EQ(read("<|channel|>commentary<|message|>First.<|end|><|start|>assistant" + header + "{}<|call|>"),
             "First.#weather{}.");
+  // An answer's <|start|>assistant stands in the prompt, so a call may begin it.
+  EXPECT_EQ(read(" to=functions.ping<|channel|>commentary json<|message|>{}<|call|>"), "#ping{}.");
+  EXPECT_EQ(read("to=functions.ping<|channel|>commentary json<|message|>{}<|call|>"), "#ping{}.");
+  EXPECT_EQ(read(" to=functions.ping", true), "");
+  EXPECT_EQ(read(" to a friend"), " to a friend");
+  EXPECT_EQ(read("Plain.<|end|><|start|>assistant" + header + "{}<|call|>"), "Plain.#weather{}.");
   EXPECT_EQ(read("Plain <|message|> text"), "Plain <|message|> text");
   EXPECT_EQ(read("<|chan"), "<|chan");
   EXPECT_EQ(read("<|channel|>analysis<|message|>cut", true), "(cut)");

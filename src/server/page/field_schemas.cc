@@ -88,6 +88,7 @@ constexpr FieldSchema kSchemas[] = {
     {"return_token_ids", kBoolean},
     {"priority", R"({"type":"integer","minimum":-10,"maximum":10})"},
     {"deadline_ms", R"({"type":"integer","minimum":1,"maximum":86400000})"},
+    {"speculate", kBoolean},
     {"cache_salt", R"({"type":"string","minLength":1,"maxLength":256})"},
 };
 

@@ -63,6 +63,13 @@ void ReadLengths(FieldReader& fields, CompletionRequest& request) {
   fields.Boolean("ignore_eos", request.ignore_eos);
 }
 
+// To ask for what the server does not do would have no effect.
+void ReadSpeculation(FieldReader& fields, const RequestLimits& limits, CompletionRequest& request) {
+  if (!fields.Boolean("speculate", request.speculate) || !request.speculate || limits.speculates) return;
+  fields.Fail(ErrorCode::kInvalidArgument, "speculate",
+              "expected false, found true: this server does not speculate (--speculate ngram)");
+}
+
 void ReadUrgency(FieldReader& fields, CompletionRequest& request) {
   ReadInt32(fields, "priority", -kMaxPriority, kMaxPriority, request.priority);
   ReadInt32(fields, "deadline_ms", 1, kMaxDeadlineMs, request.deadline_ms);
@@ -208,6 +215,7 @@ void ReadCommon(FieldReader& fields, const RequestLimits& limits, CompletionRequ
   ReadOutputOptions(fields, limits.vocab_size, request);
   ReadTruncation(fields, limits, request);
   ReadStreaming(fields, request);
+  ReadSpeculation(fields, limits, request);
   ReadPromptLogprobs(fields, limits.vocab_size, request);
   ReadOutputConstraint(fields, request.output);
   ReadBestOf(fields, request);

@@ -317,6 +317,10 @@ constexpr RequestField kFields[] = {
     // Order, caches and accounts.
     {"priority", kServed, kAllBodies},
     {"deadline_ms", kServed, kAllBodies},
+    {"speculate", kServed, kBothBodies, "false: no tokens are guessed ahead; answers are the same"},
+    {"speculative.n_max", kRefused, kBothBodies, "send `speculate`", "0"},
+    {"speculative.n_min", kRefused, kBothBodies, "send `speculate`", "0"},
+    {"speculative.p_min", kRefused, kBothBodies, "send `speculate`", kOnlyNull},
     {"cache_salt", kServed, kAllBodies, "requests with another salt share no cached prefixes"},
     {"extra_key", kRefused, kAllBodies, "send `cache_salt`"},
     {"cache_prompt", kAccepted, kBothBodies, "cached prefixes do not change the output"},
