@@ -129,30 +129,6 @@ void AddWaitingByReason(Page& page, const EngineSnapshot& snapshot) {
   }
 }
 
-void AddHistory(Page& page, const EngineStats& stats) {
-  page.Own(MetricType::Counter, "history_evicted_pages_total", "History pages evicted from the device tier.",
-           stats.history_evictions);
-  page.Own(MetricType::Counter, "state_snapshots_total",
-           "Snapshots of the states of linear attention that were taken for the prefix cache.", stats.prefix.snapshots);
-  page.Own(MetricType::Counter, "history_copied_pages_total",
-           "History pages copied to the host tier, so that their eviction from the device loses nothing.",
-           stats.kv_tiers.pages_backed_up);
-  page.Own(MetricType::Counter, "history_fetched_pages_total",
-           "History pages fetched back from the host tier for a request.", stats.kv_tiers.pages_fetched);
-  page.Own(MetricType::Counter, "history_fetches_total",
-           "Fetches of history from the host tier that a request waited for.", stats.kv_tiers.fetches);
-  page.Own(MetricType::Counter, "history_fetch_seconds_total",
-           "Duration of these fetches, from the decision to the last page, in total.",
-           static_cast<double>(stats.kv_tiers.fetch_time_total) / kNsPerSecond);
-  page.Own(MetricType::Counter, "history_fetches_ahead_total",
-           "Fetches of history that began before the request was admitted.", stats.kv_tiers.fetches_ahead);
-  page.Own(MetricType::Counter, "history_failed_moves_total", "Copies of history between the tiers that failed.",
-           stats.kv_tiers.failed_jobs);
-  page.Own(MetricType::Gauge, "history_invalid_pages",
-           "History pages that cannot be used because their adapter is not on the device.",
-           stats.invalid_history_pages);
-}
-
 void AddRequests(Page& page, const EngineSnapshot& snapshot) {
   const EngineStats& stats = snapshot.stats;
   page.Model(MetricType::Gauge, "num_requests_running", "Sequences that run in the batch.", stats.running);
@@ -176,7 +152,22 @@ void AddRequests(Page& page, const EngineSnapshot& snapshot) {
              stats.drafted_tokens);
   page.Model(MetricType::Counter, "spec_decode_num_accepted_tokens_total",
              "Tokens of these drafts that turned out right, and so are part of answers.", stats.accepted_tokens);
-  AddHistory(page, stats);
+  page.Own(MetricType::Counter, "history_evicted_pages_total", "History pages evicted from the device tier.",
+           stats.history_evictions);
+  page.Own(MetricType::Counter, "history_copied_pages_total",
+           "History pages copied to the host tier, so that their eviction from the device loses nothing.",
+           stats.kv_tiers.pages_backed_up);
+  page.Own(MetricType::Counter, "history_fetched_pages_total",
+           "History pages fetched back from the host tier for a request.", stats.kv_tiers.pages_fetched);
+  page.Own(MetricType::Counter, "history_fetches_total",
+           "Fetches of history from the host tier that a request waited for.", stats.kv_tiers.fetches);
+  page.Own(MetricType::Counter, "history_fetch_seconds_total",
+           "Duration of these fetches, from the decision to the last page, in total.",
+           static_cast<double>(stats.kv_tiers.fetch_time_total) / kNsPerSecond);
+  page.Own(MetricType::Counter, "history_fetches_ahead_total",
+           "Fetches of history that began before the request was admitted.", stats.kv_tiers.fetches_ahead);
+  page.Own(MetricType::Counter, "history_failed_moves_total", "Copies of history between the tiers that failed.",
+           stats.kv_tiers.failed_jobs);
   MetricFamily& swapped = page.Add(MetricType::Counter, "loramux:swapped_ahead_bytes_total",
                                    "Bytes moved between the device and the host tier ahead of demand.");
   const auto add_swapped = [&](const char* direction, const char* use, std::int64_t pages) {
@@ -194,6 +185,9 @@ void AddRequests(Page& page, const EngineSnapshot& snapshot) {
            stats.replayed_steps);
   page.Own(MetricType::Counter, "step_wait_seconds_total", "Time that steps waited for such layers.",
            static_cast<double>(stats.step_wait_total) / kNsPerSecond);
+  page.Own(MetricType::Gauge, "history_invalid_pages",
+           "History pages that cannot be used because their adapter is not on the device.",
+           stats.invalid_history_pages);
 }
 
 // Bytes copied between the tiers since the start. Failed copies do not count.
@@ -229,6 +223,8 @@ void AddHits(Page& page, const EngineStats& stats) {
   Page::AddValue(tokens, {{"found", "gpu"}}, static_cast<double>(prefix.found_tokens - prefix.from_host_tokens));
   Page::AddValue(tokens, {{"found", "cpu"}}, static_cast<double>(prefix.from_host_tokens));
   Page::AddValue(tokens, {{"found", "nowhere"}}, static_cast<double>(prefix.looked_up_tokens - prefix.found_tokens));
+  page.Own(MetricType::Counter, "state_snapshots_total",
+           "Snapshots of the states of linear attention that were taken for the prefix cache.", prefix.snapshots);
 }
 
 // What preemptions cost.
