@@ -51,8 +51,10 @@ class Drafter {
   void Draft(Sequence& sequence);
   // A step has verified `drafted` tokens: the first `accepted` were right.
   void Verified(Sequence& sequence, std::int64_t drafted, std::int64_t accepted);
-  // The request has generated its whole answer, from which later ones of its adapter and sharing domain may draft.
+  // The request has ended. Later ones of its adapter and sharing domain may draft from its answer.
   void Ended(const Sequence& sequence);
+  // Forgets all answers.
+  void Forget() { answers_.clear(); }
   // A step took so long.
   void StepTook(std::span<const PlannedChunk> chunks, TimeNs took);
 

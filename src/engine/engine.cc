@@ -99,6 +99,7 @@ bool Engine::Impl::EndHeld(RequestId id, TimeNs now) {
 bool Engine::Impl::ApplyDrops(TimeNs now) {
   if (drops.empty()) return false;
   const std::int64_t pages = scheduler.DropHistory(now);
+  drafter.Forget();
   for (const auto& done : std::exchange(drops, {})) done(pages);
   return true;
 }
@@ -445,7 +446,8 @@ void Engine::Impl::Register(std::shared_ptr<const AdapterVersion> version) {
 }
 
 GenerationEvent& Engine::Impl::Finish(Sequence& sequence, FinishReason reason, TimeNs now, bool by_itself) {
-  if (by_itself) drafter.Ended(sequence);
+  // A stop string ends its request by a cancellation.
+  if (by_itself || reason == FinishReason::kCancelled) drafter.Ended(sequence);
   scheduler.Remove(&sequence, now, by_itself);
   if (sequence.adapter != kBaseModel) residency.Release(sequence.adapter);
   ++totals.finished;

@@ -65,6 +65,37 @@ TEST(Engine, ARequestWithStatesBeginsAfterASnapshot) {
   EXPECT_EQ(w.engine->Stats().prefix.copied_pages, 0);
 }
 
+// A running request takes a snapshot of what a waiting one fetches from the host tier in the same plan.
+TEST(Engine, ASnapshotIsTakenBesideAFetchOfIt) {
+  std::int64_t from_host = 0;
+  for (std::uint64_t seed = 1; seed <= 120; ++seed) {  // several of them have such plans
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Prng prng(seed);
+    SystemSpec spec{.state_pages = 1 + static_cast<std::int64_t>(prng.NextBelow(3)),
+                    .state_snapshot_tokens = std::array{8, 16, 24}[seed % 3],
+                    .max_batch_tokens = 8 + static_cast<std::int64_t>(prng.NextBelow(16))};
+    spec.max_running = 2 + static_cast<std::int64_t>(prng.NextBelow(4));
+    World w(36 + static_cast<std::int64_t>(prng.NextBelow(40)), 60, spec, {}, /*prefix_cache=*/true,
+            seed % 2 == 1 ? "lru" : "loramux", 5e3 + 1e5 * static_cast<double>(seed % 5));
+    std::map<RequestId, std::vector<TokenId>> prompts;
+    for (int request = 0; request < 60; ++request) {
+      const auto family = static_cast<TokenId>(1 + prng.NextBelow(3));
+      std::vector<TokenId> prompt(24 + 4 * prng.NextBelow(6), family);
+      for (std::uint64_t more = prng.NextBelow(12); more > 0; --more)
+        prompt.push_back(static_cast<TokenId>(10 + prng.NextBelow(3)));
+      prompts[*w.Submit(prompt, 0, 1 + static_cast<std::int32_t>(prng.NextBelow(12)))] = prompt;
+      for (std::uint64_t steps = prng.NextBelow(8); steps > 0; --steps) w.Advance();
+    }
+    w.Drain();
+    for (const auto& [id, prompt] : prompts) {
+      const std::vector<TokenId>& tokens = w.outcomes[id].tokens;
+      EXPECT_EQ(tokens, ExpectedTokens(kBaseModel, prompt, static_cast<std::int32_t>(tokens.size())));
+    }
+    from_host += w.engine->Stats().prefix.from_host_tokens;
+  }
+  EXPECT_GT(from_host, 1000);
+}
+
 TEST(Engine, WithoutSnapshotsStatesBeginAnew) {
   World w(128, 8, {.state_pages = 2, .state_snapshot_tokens = 0}, {});
   const std::vector<TokenId> prompt(30, 5);

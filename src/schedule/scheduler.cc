@@ -214,8 +214,9 @@ void Scheduler::Commit(const StepPlan& plan, TimeNs now) {
   Leave(plan.moves, now);
   Load(plan.moves, /*begins=*/true, now);
   for (const PlannedAdmission& admission : plan.admissions) Begin(admission, now);
-  for (const PlannedChunk& chunk : plan.chunks) pages_.Allocate(chunk, now);
+  // Before pages become part of the tree (a snapshot): what is fetched is not on the device yet.
   Fetch(plan.moves, now);
+  for (const PlannedChunk& chunk : plan.chunks) pages_.Allocate(chunk, now);
   MakeHostRoom(plan.moves, now);
   Load(plan.moves, /*begins=*/false, now);
   worth_.StepBegan(plan, now);

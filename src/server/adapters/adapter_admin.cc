@@ -352,7 +352,9 @@ Result<VersionPtr> AdapterAdmin::FindSource(const std::string& name) {
     crowded = fetched_.size() + fetching_.size() >= kMostFetched || of_origin >= kMostFetchesPerOrigin;
   }
   // Not kUnavailable: a router would have other servers fetch it too, and take this one for ill.
-  Error wait{ErrorCode::kRateLimited, "The adapter `" + name + "` is being fetched: send the request again in a moment",
+  Error wait{ErrorCode::kRateLimited,
+             "The adapter `" + name + "` " + (crowded ? "waits for others that are" : "is") +
+                 " being fetched: send the request again in a moment",
              "model"};
   wait.retry_after_seconds = 1;
   if (!crowded) FetchBeside(name, name, [this, name] { FetchAndPublish(name); });

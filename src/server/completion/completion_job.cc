@@ -424,7 +424,7 @@ Status CompletionJob::Apply(std::span<const GenerationEvent> events) {
   std::int64_t started = 0, tokens = 0;
   for (const GenerationEvent& event : events) {
     Choice& choice = choices_[event.choice];
-    if (event.token) ++tokens;
+    if (event.token && !choice.stream.finished()) ++tokens;  // not what follows a stop string in one step
     const bool computed = event.token || event.finish == FinishReason::kStop || event.finish == FinishReason::kLength;
     if (computed && !std::exchange(choice.started, true)) {
       ++started;

@@ -116,6 +116,7 @@ class GemmaReader {
       do {
         if (!json_.ends_with('{')) json_ += ',';
         if (!Quoted()) {
+          if (rest_.starts_with(kGemmaQuote)) return false;
           const std::string_view key = Plain(":,{}[]");
           if (key.empty()) return false;
           WriteText(key);
