@@ -1,5 +1,5 @@
-// What the metadata of a GGUF file say of a model, as the JSON files of a Hugging Face directory, which the rest of
-// the program reads.
+// What the metadata of a GGUF file say of a model, as the config.json of a Hugging Face directory, which the rest of
+// the program reads. Of its tokens: gguf_tokenizer.h.
 #pragma once
 
 #include <cstdint>
@@ -24,11 +24,5 @@ Result<bool> GgufHeadsAreInterleaved(const GgufFile& file);
 // The text of a config.json. Errors name the key: an architecture that loramux does not serve; metadata of the
 // architecture that it does not know, since they may change what the model computes.
 Result<std::string> GgufModelConfig(const GgufFile& file);
-
-// The text of a generation_config.json: end tokens, and what the file says of sampling.
-Result<std::string> GgufGenerationConfig(const GgufFile& file);
-
-// The text of a tokenizer_config.json: special tokens and chat templates.
-Result<std::string> GgufTokenizerConfig(const GgufFile& file);
 
 }  // namespace loramux

@@ -388,6 +388,52 @@ Result<json> GemmaBpe(const GgufFile& file, const Vocabulary& vocabulary) {
                {{"type", "Sequence"}, {"decoders", decoders}}, ModelWithBytes(kinds, std::move(merges)));
 }
 
+// ---- Configurations
+
+constexpr std::int64_t kMostId = std::numeric_limits<std::int32_t>::max();
+
+std::string Dump(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
+
+// The text of the token whose id the metadata name; null if they do not.
+Result<json> TokenOf(const GgufFile& file, const std::vector<std::string_view>& tokens, const std::string& key) {
+  ASSIGN_OR_RETURN(const auto id, file.Int(key, 0, kMostId));
+  if (!id) return json();
+  if (static_cast<std::size_t>(*id) < tokens.size()) return json(std::string(tokens[static_cast<std::size_t>(*id)]));
+  return file.Bad(key, "an id below the number of tokens, " + std::to_string(tokens.size()));
+}
+
+// The default template alone, or all of them.
+Result<json> ChatTemplatesOf(const GgufFile& file) {
+  ASSIGN_OR_RETURN(const auto plain, file.Text("tokenizer.chat_template"));
+  if (!plain) return json();
+  ASSIGN_OR_RETURN(const auto with_tools, file.Text("tokenizer.chat_template.tool_use"));
+  if (!with_tools) return json(*plain);
+  return json::array({{{"name", "default"}, {"template", *plain}}, {{"name", "tool_use"}, {"template", *with_tools}}});
+}
+
+// Tokens that end a turn. A file has one or none of them under a key, and the others only as texts, by which llama.cpp
+// knows them too.
+constexpr std::string_view kEndsOfTurns[] = {"<|eot_id|>",    "<|eom_id|>",    "<|im_end|>",
+                                             "<end_of_turn>", "<turn|>",       "<|tool_response>",
+                                             "<|return|>",    "<|endoftext|>", "<|end_of_text|>"};
+constexpr std::string_view kEndOfCall = "<|call|>", kEndOfMessage = "<|end|>";
+
+// The ids of such tokens. What ends a message in gpt-oss, where a call has an end of its own, ends a turn in others.
+Result<std::vector<std::int64_t>> EndsOfTurns(const GgufFile& file) {
+  ASSIGN_OR_RETURN(const auto list, file.Array("tokenizer.ggml.tokens", GgufArray::Element::kText));
+  std::vector<std::int64_t> ids;
+  std::optional<std::int64_t> call, message;
+  const std::vector<std::string_view> texts = list ? list->Texts() : std::vector<std::string_view>();
+  for (std::size_t id = 0; id < texts.size(); ++id) {
+    const auto number = static_cast<std::int64_t>(id);
+    if (texts[id] == kEndOfCall) call = number;
+    if (texts[id] == kEndOfMessage) message = number;
+    if (std::ranges::find(kEndsOfTurns, texts[id]) != std::end(kEndsOfTurns)) ids.push_back(number);
+  }
+  if (call || message) ids.push_back(call ? *call : *message);
+  return ids;
+}
+
 }  // namespace
 
 Result<std::string> GgufTokenizer(const GgufFile& file) {
@@ -406,6 +452,46 @@ Result<std::string> GgufTokenizer(const GgufFile& file) {
   } catch (const json::type_error&) {
     return Refused(file, "tokenizer.ggml.tokens", "expected texts in UTF-8");
   }
+}
+
+Result<std::string> GgufGenerationConfig(const GgufFile& file) {
+  json config = json::object(), ends = json::array();
+  const auto add = [&ends](std::int64_t id) {
+    if (std::find(ends.begin(), ends.end(), json(id)) == ends.end()) ends.push_back(id);
+  };
+  for (const char* key :
+       {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
+    ASSIGN_OR_RETURN(const auto id, file.Int(key, 0, kMostId));
+    if (id) add(*id);
+  }
+  ASSIGN_OR_RETURN(const std::vector<std::int64_t> turns, EndsOfTurns(file));
+  std::ranges::for_each(turns, add);
+  if (!ends.empty()) config["eos_token_id"] = ends;
+  for (const auto& [key, name] :
+       {std::pair{"general.sampling.temp", "temperature"}, std::pair{"general.sampling.top_p", "top_p"},
+        std::pair{"general.sampling.min_p", "min_p"},
+        std::pair{"general.sampling.penalty_repeat", "repetition_penalty"}}) {
+    ASSIGN_OR_RETURN(const auto value, file.Number(key));
+    if (value) config[name] = *value;
+  }
+  ASSIGN_OR_RETURN(const auto top_k, file.Int("general.sampling.top_k", -1, kMostId));
+  if (top_k) config["top_k"] = *top_k;
+  return Dump(config);
+}
+
+Result<std::string> GgufTokenizerConfig(const GgufFile& file) {
+  json config = json::object();
+  ASSIGN_OR_RETURN(const auto list, file.Array("tokenizer.ggml.tokens", GgufArray::Element::kText));
+  const std::vector<std::string_view> tokens = list ? list->Texts() : std::vector<std::string_view>();
+  for (const auto& [key, name] :
+       {std::pair{"bos", "bos_token"}, std::pair{"eos", "eos_token"}, std::pair{"unknown", "unk_token"},
+        std::pair{"padding", "pad_token"}, std::pair{"seperator", "sep_token"}}) {
+    ASSIGN_OR_RETURN(const json text, TokenOf(file, tokens, "tokenizer.ggml." + std::string(key) + "_token_id"));
+    if (!text.is_null()) config[name] = text;
+  }
+  ASSIGN_OR_RETURN(const json templates, ChatTemplatesOf(file));
+  if (!templates.is_null()) config["chat_template"] = templates;
+  return Dump(config);
 }
 
 }  // namespace loramux
