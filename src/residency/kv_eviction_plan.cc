@@ -107,10 +107,15 @@ void KvEvictionPlan::Fetch(NodeId tail) {
 // ---------------------------------------------------------------- Victims
 
 bool KvEvictionPlan::IsUseless(NodeId node) const {
+  if (tree_.state_pages() == 0) return false;
   const TreeNodes& nodes = tree_.nodes();
-  if (tree_.state_pages() == 0 || nodes.At(node).state == tree_.state_pages()) return false;
+  const auto goes = [&](std::uint32_t index) { return Peek(index).evicted && !nodes[index].has_host_copy(); };
+  if (nodes.At(node).state > 0) {
+    const std::uint32_t last = nodes.At(nodes.KvNode(node)).snapshot;
+    return last == TreeNodes::kNone || goes(last);
+  }
   for (NodeId child = nodes.FirstChild(node); child.generation != 0; child = nodes.NextSibling(child)) {
-    if (!Peek(child.index).evicted || nodes.At(child).has_host_copy()) return false;
+    if (!goes(child.index) && (nodes.At(child).state == 0 || !IsUseless(child))) return false;
   }
   return true;
 }

@@ -89,8 +89,8 @@ class KvEvictionPlan {
   // The policy's score of a node in either tier.
   double Score(NodeId node, TimeNs now) const { return Scored(node, now).score; }
 
-  // Whether in this plan no request can begin after the node or below it: it is the end of a path, but not of a
-  // snapshot of states. Such a page goes first.
+  // Whether in this plan no request can begin after the node or below it: a page of a snapshot whose last page goes, or
+  // of keys and values with nothing below but such pages. It goes first.
   bool IsUseless(NodeId node) const;
 
   // In this plan, the path to `tail` is fetched from the host tier. IsFetched: whether an earlier part of this plan
