@@ -38,7 +38,7 @@ void DependencyTree::Clear(BranchId branch) {
 void DependencyTree::Remove(std::uint32_t index) {
   const std::uint32_t parent = nodes_[index].parent;
   if (state_pages_ > 0 && nodes_[index].state == state_pages_)
-    nodes_[nodes_.KvNode(nodes_.IdOf(index)).index].snapshot = TreeNodes::kNone;
+    nodes_.SetSnapshot(nodes_[index].snapshot, TreeNodes::kNone);
   tiers_.RemovePages(index);
   index_.Remove(index);
   branches_.RemoveTopIfUnused(parent);
@@ -129,8 +129,10 @@ DependencyTree::Inserted DependencyTree::InsertState(NodeId parent, PageHandle p
   const Inserted inserted =
       Insert(parent, std::vector<TokenId>(static_cast<std::size_t>(nodes_.page_tokens()), -number), page, now);
   if (inserted.outcome != Inserted::kTaken) return inserted;
+  const std::uint32_t above = nodes_.KvNode(parent).index;
   nodes_[inserted.node.index].state = number;
-  if (number == state_pages_) nodes_[nodes_.KvNode(parent).index].snapshot = inserted.node.index;
+  nodes_[inserted.node.index].snapshot = above;
+  if (number == state_pages_) nodes_.SetSnapshot(above, inserted.node.index);
   return inserted;
 }
 
@@ -187,14 +189,16 @@ void DependencyTree::CheckSnapshots() const {
     const TreeNode& node = nodes_[index];
     if (!node.exists()) continue;
     CHECK(node.state >= 0 && node.state <= state_pages_);
-    if (node.state > 0) CHECK_EQ(nodes_[node.parent].state, node.state - 1);
-    if (node.state > 0) CHECK_EQ(node.snapshot, TreeNodes::kNone);
-    if (node.state > 0 && node.state == state_pages_)
-      CHECK_EQ(nodes_.At(nodes_.KvNode(nodes_.IdOf(index))).snapshot, index);
-    if (node.snapshot == TreeNodes::kNone) continue;
-    CHECK(nodes_[node.snapshot].exists());
-    CHECK_EQ(nodes_[node.snapshot].state, state_pages_);
-    CHECK_EQ(nodes_.KvNode(nodes_.IdOf(node.snapshot)).index, index);
+    if (node.state > 0) {
+      const TreeNode& parent = nodes_[node.parent];
+      CHECK_EQ(parent.state, node.state - 1);
+      CHECK_EQ(node.snapshot, node.state == 1 ? node.parent : parent.snapshot);
+      if (node.state == state_pages_) CHECK_EQ(nodes_[node.snapshot].snapshot, index);
+    } else if (node.snapshot != TreeNodes::kNone) {
+      CHECK(nodes_[node.snapshot].exists());
+      CHECK_EQ(nodes_[node.snapshot].state, state_pages_);
+      CHECK_EQ(nodes_[node.snapshot].snapshot, index);
+    }
   }
 }
 

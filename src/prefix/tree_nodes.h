@@ -63,8 +63,9 @@ struct alignas(64) TreeNode {
   float edge_frequency = 0;
   // Place in the tree, continued.
   std::uint32_t first_child = kNone, next_sibling = kNone, previous_sibling = kNone;
-  // Snapshots: DependencyTree. The page's number in its snapshot, from 1; 0: a page of keys and values. The last page
-  // of the snapshot below a page of keys and values; kNone: there is none, or not all of it.
+  // Snapshots: DependencyTree. The page's number in its snapshot, from 1; 0: a page of keys and values. For a page of
+  // keys and values, the last page of the snapshot below it (kNone: there is none, or not all of it); for a page of a
+  // snapshot, the page of keys and values above it.
   std::int32_t state = 0;
   std::uint32_t snapshot = kNone;
   // Pages, continued: positions in the lists of idle leaves and of host roots.
@@ -124,10 +125,14 @@ class TreeNodes {
   NodeId Parent(NodeId node) const { return IdOf(At(node).parent); }  // REQUIRES: depth > 0
   // The same without the pages of a snapshot: pages of keys and values on the path, and the last of them.
   std::int64_t KvDepth(NodeId node) const { return At(node).depth - At(node).state; }
-  NodeId KvNode(NodeId node) const {
-    while (At(node).state > 0) node = Parent(node);
-    return node;
+  NodeId KvNode(NodeId node) const { return At(node).state > 0 ? IdOf(At(node).snapshot) : node; }
+  // The snapshot below a page of keys and values ends at `last`; kNone: there is none any more.
+  void SetSnapshot(std::uint32_t above, std::uint32_t last) {
+    (*this)[above].snapshot = last;
+    ++snapshot_changes_;
   }
+  // Counts these changes: the beginning of a path that stays is another one only after one of them.
+  std::uint64_t snapshot_changes() const { return snapshot_changes_; }
   // Iterate over the children of a node; generation 0 marks the end. The order is arbitrary but deterministic.
   NodeId FirstChild(NodeId node) const { return IdOrNone(At(node).first_child); }
   NodeId NextSibling(NodeId node) const { return IdOrNone(At(node).next_sibling); }
@@ -174,6 +179,7 @@ class TreeNodes {
   std::vector<TreeNode> nodes_;
   std::vector<TokenId> tokens_;  // size_ entries a node
   std::vector<std::uint32_t> free_;
+  std::uint64_t snapshot_changes_ = 0;
 };
 
 }  // namespace loramux

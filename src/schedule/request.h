@@ -79,7 +79,10 @@ struct alignas(64) Request {
   // The child of `tail` of which the page is copied for this request, or the last page of the snapshot below `tail`,
   // from which its states are. In use from admission, or from the plan that took the snapshot, to the end of that step.
   std::optional<NodeId> copied_from;
-  NodeId found;  // the deepest node found for its tokens; may no longer exist
+  // By FindTail: the deepest node for its tokens, and the one on the path to it after which it may begin, which is the
+  // same without states. They may no longer exist.
+  NodeId deepest, found;
+  std::uint64_t found_at = 0;  // TreeNodes::snapshot_changes when `found` was
   // Leading tokens on which its adapter does not act, as an activated LoRA before its invocation tokens: their keys and
   // values are the base model's, and the tree has them in the base model's branch. Those after them depend on this
   // place too and stay with the request. 0: the adapter acts on all. Below prompt_tokens.

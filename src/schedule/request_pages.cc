@@ -180,7 +180,7 @@ void RequestPages::LeaveWaiting(Request* request, std::span<Request* const> wait
 void RequestPages::ChangeAdapter(Request* request, AdapterGeneration adapter, std::span<Request* const> waiting) {
   LeaveWaiting(request, waiting);
   request->adapter = adapter;
-  request->tail = request->found = {};  // they are of the adapter before
+  request->tail = request->deepest = request->found = {};  // they are of the adapter before
   request->fetches = 0;
   request->fetched_ahead = false;
   if (request->cached_tokens < 0) request->fetched_tokens = 0;
