@@ -264,7 +264,10 @@ class Remote(WithFolder):
         for bucket in slow:
             for i in range(40):   # more than may wait at a time
                 self.store.put(f"{i}", "reverse", bucket=bucket)
-                self.assertEqual(server.chat(f"s3://{bucket}/{i}", "abcd")[0], 429)
+                status, body = server.chat(f"s3://{bucket}/{i}", "abcd")
+                self.assertEqual(status, 429)
+                waits = "waits for others" if i >= 32 else "is being fetched"
+                self.assertIn(waits, body["error"]["message"])
         wait_for(lambda: self.store.halfway >= 12, "four downloads of each in their middle")
         wait_for(lambda: server.chat("s3://other/x", "abcd")[0] == 200, "the adapter of the other bucket")
         self.assertEqual(self.store.halfway, 13)
