@@ -69,6 +69,32 @@ TEST(Engine, ASnapshotIsTakenBesideAFetchOfIt) {
   EXPECT_GT(from_host, 1000);
 }
 
+// An answer has a snapshot each sixteenth of the interval. The next one takes the place of the one before, so the next
+// turn begins near the end of the answer, and the others hold no memory.
+TEST(Engine, TheNextTurnBeginsNearTheEndOfTheAnswer) {
+  World w(128, 8, {.state_pages = 2, .state_snapshot_tokens = 128}, {2, 2});
+  std::vector<TokenId> prompt(20, 7);
+  const auto ask = [&](std::uint32_t adapter, std::int32_t output) {
+    const RequestId id = *w.Submit(prompt, adapter, output);
+    w.Drain();
+    const std::vector<TokenId> answer = ExpectedTokens(AdapterGeneration{adapter}, prompt, output);
+    EXPECT_EQ(w.outcomes[id].tokens, answer);
+    prompt.insert(prompt.end(), answer.begin(), answer.end());
+    return w.outcomes[id].cached_tokens;
+  };
+  EXPECT_EQ(ask(1, 40), 0);
+  EngineStats stats = w.engine->Stats();
+  EXPECT_EQ(stats.prefix.snapshots, 6);  // at 16, and in the answer at 24, 32, 40, 48 and 56
+  EXPECT_EQ(stats.prefix.dropped_snapshots, 4);
+  EXPECT_EQ(stats.history_pages, 56 / 4 + 2 * 2);
+  prompt.insert(prompt.end(), 9, 8);
+  EXPECT_EQ(ask(1, 90), 56);  // of 69 tokens
+  stats = w.engine->Stats();
+  EXPECT_EQ(stats.history_pages, 152 / 4 + 2 * 5);  // at 16, 56, 68, 128 and 152: multiples of the interval stay
+  EXPECT_EQ(ask(1, 5), 152);
+  EXPECT_EQ(ask(2, 5), 0);
+}
+
 TEST(Engine, WithoutSnapshotsStatesBeginAnew) {
   World w(128, 8, {.state_pages = 2, .state_snapshot_tokens = 0}, {});
   const std::vector<TokenId> prompt(30, 5);

@@ -15,7 +15,8 @@ RequestPages::RequestPages(const SystemSpec& options, PagePool& device, Residenc
       residency_(residency),
       tree_(tree),
       tiers_(tiers),
-      branches_(tree, residency) {
+      branches_(tree, residency),
+      interval_(options.state_snapshot_tokens, page_tokens_, state_pages_ * page_tokens_) {
   CHECK_EQ(tree_.index().page_tokens(), page_tokens_);
 }
 
@@ -67,6 +68,8 @@ void RequestPages::BeginFrom(const PlannedAdmission& admission, TimeNs now) {
   request->charged = std::max(request->charged, request->computed);  // cached tokens are not charged
   if (request->cached_tokens >= 0 || !tree_.keeps_history()) return;
   request->cached_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(request->computed, request->prompt_tokens));
+  if (state_pages_ > 0 && tree_.nodes().Exists(request->deepest))
+    interval_.Began(tree_.nodes().KvDepth(request->deepest) * page_tokens_ - request->computed);
   CountPrefix(*request, 1);
 }
 
@@ -142,9 +145,26 @@ void RequestPages::TakeSnapshot(Request* request, TimeNs now) {
     request->page_table[i] = request->states[i].index;
   }
   if (at == request->tail) return;
+  const bool whole = tree_.nodes().At(at).state == state_pages_;
+  if (whole && request->snapshot != at && interval_.Passes(request->prompt_tokens, request->snapshot_at))
+    DropSnapshot(request->snapshot);
   request->copied_from = request->snapshot = at;
   request->snapshot_at = static_cast<std::int32_t>(request->computed);
+  interval_.Taken(request->computed);
   ++prefix_stats_.snapshots;
+}
+
+void RequestPages::DropSnapshot(NodeId last) {
+  const TreeNodes& nodes = tree_.nodes();
+  if (!nodes.Exists(last) || nodes.At(last).state != state_pages_) return;
+  ++prefix_stats_.dropped_snapshots;
+  for (NodeId at = last; nodes.At(at).state > 0;) {
+    const DependencyTree::NodeView view = tree_.View(at);
+    if (view.users > 0 || view.wants > 0 || view.device_children > 0 || !tree_.tiers().OnDevice(at)) return;
+    const NodeId parent = nodes.Parent(at);
+    tree_.Evict(at);
+    at = parent;
+  }
 }
 
 // REQUIRES: no step that copies the pages is in flight. They have been copied, or will not be.

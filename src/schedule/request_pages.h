@@ -12,6 +12,7 @@
 #include "residency/kv_tiers.h"
 #include "schedule/plan/step_plan.h"
 #include "schedule/request.h"
+#include "schedule/snapshot_interval.h"
 #include "schedule/system_spec.h"
 
 namespace loramux {
@@ -19,9 +20,11 @@ namespace loramux {
 // Prefix cache hits of prompts, at their first admission.
 struct PrefixStats {
   std::int64_t looked_up_tokens = 0, found_tokens = 0;
-  std::int64_t from_host_tokens = 0;  // found tokens that were fetched from the host tier first
-  std::int64_t copied_pages = 0;      // pages copied for their first tokens, over all admissions
-  std::int64_t snapshots = 0;         // snapshots of states that were taken
+  std::int64_t from_host_tokens = 0;   // found tokens that were fetched from the host tier first
+  std::int64_t copied_pages = 0;       // pages copied for their first tokens, over all admissions
+  std::int64_t snapshots = 0;          // snapshots of states that were taken
+  std::int64_t dropped_snapshots = 0;  // of those, dropped when the next one of their answer was taken
+  std::int64_t snapshot_interval = 0;  // SnapshotInterval::tokens
 };
 
 // Carries out what plans decide about the pages of requests. Owns none of its arguments, and no requests.
@@ -68,6 +71,7 @@ class RequestPages {
 
   const AdapterBranches& branches() const { return branches_; }
   const PrefixStats& prefix_stats() const { return prefix_stats_; }
+  const SnapshotInterval& snapshot_interval() const { return interval_; }
 
   // Aborts if pages, users and tree do not belong to these requests.
   void CheckIntegrity(std::span<Request* const> running, std::span<Request* const> waiting) const;
@@ -77,6 +81,8 @@ class RequestPages {
   void HandOver(Request* request, TimeNs now);
   // The request's states, and the pages before them, become the tree's; it goes on with a copy of them.
   void TakeSnapshot(Request* request, TimeNs now);
+  // The pages of a snapshot that an answer has passed become free, as far as nobody else has come to use them.
+  void DropSnapshot(NodeId last);
   // Gives an admitted request the pages that it begins with.
   void BeginFrom(const PlannedAdmission& admission, TimeNs now);
   // Frees the pages of the request and ends the use of its adapter.
@@ -94,6 +100,7 @@ class RequestPages {
   KvTiers& tiers_;
   AdapterBranches branches_;
   PrefixStats prefix_stats_;
+  SnapshotInterval interval_;
 };
 
 }  // namespace loramux

@@ -369,6 +369,7 @@ void Scheduler::RefreshWorth(TimeNs now) {
 SchedulerStats Scheduler::stats() const {
   SchedulerStats stats = stats_;
   stats.prefix = pages_.prefix_stats();
+  stats.prefix.snapshot_interval = tree_.state_pages() > 0 ? pages_.snapshot_interval().tokens() : 0;
   stats.prefetches = expected_.stats();
   stats.predictions = queues_.predictions();
   stats.lanes_least_share = queues_.order().LeastShare();

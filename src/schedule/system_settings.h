@@ -81,7 +81,8 @@ inline constexpr auto kSettings = [] {
       Row<&S::state_snapshot_tokens>("state_snapshot_tokens", {0, kTokens})
           .Flag(SettingGroup::kMemory, "--state-snapshot-tokens", "N",
                 "Tokens after which the states of a sequence are kept for its prefix (layers of linear attention), "
-                "beside where a prompt ends and where it parts from another; 0: no prefix is cached for such models",
+                "beside where a prompt ends and where it parts from another. The number to begin with: it follows the "
+                "reuse observed, up to an eighth or eight times. 0: no prefix is cached for such models",
                 {0, kTokens}),
       Row<&S::max_running>("max_running", {1, kCount})
           .Flag(SettingGroup::kBatching, "--max-num-seqs", "N", "Requests in one batch", {1, 65536}),

@@ -128,7 +128,8 @@ struct SystemSpec {
   std::int64_t page_tokens = 16;             // positions in a page
   std::int64_t state_pages = 0;              // pages of a request beside those of its positions (KvLayout::state_pages)
   // Tokens between two snapshots of a request's states, beside those where its prompt ends and where it parts from what
-  // the tree has (PlanningView::NextSnapshot). 0: no snapshots, so that requests with states share no prefix.
+  // the tree has (PlanningView::NextSnapshot). SnapshotInterval begins with it. 0: no snapshots, so that requests with
+  // states share no prefix.
   std::int64_t state_snapshot_tokens = 2048;
   std::int64_t max_running = 256;       // requests in a batch
   std::int64_t max_batch_tokens = 512;  // tokens computed in a step

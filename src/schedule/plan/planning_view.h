@@ -49,15 +49,18 @@ struct PlanningView {
     const std::int64_t has = static_cast<std::int64_t>(request.pages.size()) + more;
     return std::max<std::int64_t>(0, positions - has * options.page_tokens);
   }
-  // The first position after `from` at which the request's states become a snapshot, after full pages: every
-  // state_snapshot_tokens, before the last token of the prompt, and where it parts from what the tree has. Each saves a
-  // sixteenth of state_snapshot_tokens at least. kAllTokens: there is none.
+  // The first position after `from` at which the request's states become a snapshot, after full pages: after each
+  // SnapshotInterval, before the last token of the prompt, where it parts from what the tree has, and, so that the
+  // end of the answer is not far from one, in the answer after each SnapshotInterval::least. Each saves that many
+  // tokens. kAllTokens: there is none.
   std::int64_t NextSnapshot(const Request& request, std::int64_t from) const {
-    const std::int64_t every = options.state_snapshot_tokens, size = options.page_tokens;
-    if (tree.state_pages() == 0 || every == 0) return Request::kAllTokens;
+    const SnapshotInterval& interval = pages.snapshot_interval();
+    if (tree.state_pages() == 0 || interval.tokens() == 0) return Request::kAllTokens;
+    const auto multiple = [](std::int64_t of, std::int64_t least) { return (least + of - 1) / of * of; };
     const std::int64_t last = request.state == RequestState::kRunning ? request.snapshot_at : from;
-    const std::int64_t first = std::max(from + 1, last + std::max(size, every / 16));
-    std::int64_t next = (first + every - 1) / every * every;
+    const std::int64_t first = std::max(from + 1, last + interval.least()), size = options.page_tokens;
+    std::int64_t next = std::min(multiple(interval.tokens(), first),
+                                 multiple(interval.least(), std::max<std::int64_t>(first, request.prompt_tokens)));
     for (const std::int64_t at : {(request.prompt_tokens - 1) / size * size, std::int64_t{request.branches_at}}) {
       if (at >= first) next = std::min(next, at);
     }

@@ -61,6 +61,7 @@ void StepPlanner::MakePlan(TimeNs now, bool may_pause) {
 }
 
 void StepPlanner::PlanSnapshots() {
+  constexpr std::int64_t kSnapshotsOfOne = 4;  // of a request, about: where its prompt parts, ends, and in between
   const PlanningView& view = draft_.view;
   if (view.tree.state_pages() == 0 || !draft_.plan.preemptions.empty() || draft_.closed()) return;
   const std::int64_t pages = view.tree.state_pages();
@@ -68,8 +69,13 @@ void StepPlanner::PlanSnapshots() {
     const Request& request = *chunk.request;
     if (chunk.admits || view.NextSnapshot(request, request.computed - 1) != request.computed) continue;
     if (HasSnapshot(request)) continue;
+    // Those for the ends of answers are the first that memory does without: other snapshots of what runs are worth
+    // more.
+    const bool passes = view.pages.snapshot_interval().Passes(request.prompt_tokens, request.computed);
+    const std::int64_t others = passes ? kSnapshotsOfOne * pages * std::ssize(view.queues.running()) : 0;
     const std::int64_t room = pages + view.GrowthReserve();
-    if (draft_.room.free_kv() + draft_.room.evictable(PageCategory::kKv, /*even_wanted=*/false) < room) continue;
+    if (draft_.room.free_kv() + draft_.room.evictable(PageCategory::kKv, /*even_wanted=*/false) < room + others)
+      continue;
     if (draft_.room.MakeUnwantedRoom(room) < room) continue;
     draft_.room.Take(pages);
     chunk.takes_snapshot = true;

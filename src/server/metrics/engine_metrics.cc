@@ -225,6 +225,9 @@ void AddHits(Page& page, const EngineStats& stats) {
   Page::AddValue(tokens, {{"found", "nowhere"}}, static_cast<double>(prefix.looked_up_tokens - prefix.found_tokens));
   page.Own(MetricType::Counter, "state_snapshots_total",
            "Snapshots of the states of linear attention that were taken for the prefix cache.", prefix.snapshots);
+  page.Own(MetricType::Gauge, "state_snapshot_interval_tokens",
+           "Tokens between two such snapshots, as chosen from the reuse observed; 0: none are taken.",
+           prefix.snapshot_interval);
 }
 
 // What preemptions cost.
