@@ -88,7 +88,7 @@ TEST(Engine, TheNextTurnBeginsNearTheEndOfTheAnswer) {
   EXPECT_EQ(stats.prefix.dropped_snapshots, 4);
   EXPECT_EQ(stats.history_pages, 56 / 4 + 2 * 2);
   prompt.insert(prompt.end(), 9, 8);
-  EXPECT_EQ(ask(1, 90), 56);  // of 69 tokens
+  EXPECT_EQ(ask(1, 90), 56);  // and has 69 tokens
   stats = w.engine->Stats();
   EXPECT_EQ(stats.history_pages, 152 / 4 + 2 * 5);  // at 16, 56, 68, 128 and 152: multiples of the interval stay
   EXPECT_EQ(ask(1, 5), 152);

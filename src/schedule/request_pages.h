@@ -23,7 +23,7 @@ struct PrefixStats {
   std::int64_t from_host_tokens = 0;   // found tokens that were fetched from the host tier first
   std::int64_t copied_pages = 0;       // pages copied for their first tokens, over all admissions
   std::int64_t snapshots = 0;          // snapshots of states that were taken
-  std::int64_t dropped_snapshots = 0;  // of those, dropped when the next one of their answer was taken
+  std::int64_t dropped_snapshots = 0;  // those dropped when the next one of their answer was taken
   std::int64_t snapshot_interval = 0;  // SnapshotInterval::tokens
 };
 
@@ -81,7 +81,7 @@ class RequestPages {
   void HandOver(Request* request, TimeNs now);
   // The request's states, and the pages before them, become the tree's; it goes on with a copy of them.
   void TakeSnapshot(Request* request, TimeNs now);
-  // The pages of a snapshot that an answer has passed become free, as far as nobody else has come to use them.
+  // The pages of a snapshot that an answer has passed become free, as far as no other request has come to use them.
   void DropSnapshot(NodeId last);
   // Gives an admitted request the pages that it begins with.
   void BeginFrom(const PlannedAdmission& admission, TimeNs now);

@@ -61,7 +61,7 @@ void StepPlanner::MakePlan(TimeNs now, bool may_pause) {
 }
 
 void StepPlanner::PlanSnapshots() {
-  constexpr std::int64_t kSnapshotsOfOne = 4;  // of a request, about: where its prompt parts, ends, and in between
+  constexpr std::int64_t kSnapshotsOfOne = 4;  // about: where a prompt parts, ends, and in between
   const PlanningView& view = draft_.view;
   if (view.tree.state_pages() == 0 || !draft_.plan.preemptions.empty() || draft_.closed()) return;
   const std::int64_t pages = view.tree.state_pages();
