@@ -115,7 +115,7 @@ async def measure(servers, conversations, loads, prng):
     return first, back, hits, seconds
 
 
-def page(first, back, hits, seconds, counts, states):
+def page(first, back, hits, seconds, counts, states, before):
     def ratios(name, j):
         pairs = list(zip(seconds[name], seconds["without"]))
         each = [a[j] / b[j] for a, b in pairs]
@@ -126,11 +126,11 @@ def page(first, back, hits, seconds, counts, states):
 
     text = (f"Made by `lab/bench/state_snapshots.py`, whose head has the command: a hybrid model of random weights in bf16 "
             f"(hidden size {HIDDEN}, {LAYERS} layers, every fourth of them attention), {platform.machine()} with two cores "
-            "that other programs used too. Three servers at once, one with snapshots of states (the default of "
+            f"(load average at the start: {before:.1f}). Three servers at once, one with snapshots of states (the default of "
             "`--state-snapshot-tokens`), two without. Medians, with their ranges. The server's words on the states: "
             f"{states}.")
     cost = (f"{REQUESTS} requests of {PROMPT} random tokens and {ANSWER} of answer, {STREAMS} at a time, on one server "
-            "right after the other; memory is full of history, so each snapshot evicts another. Time with snapshots over "
+            "right after the other; both tiers are full of history, so each snapshot evicts another and is copied. Time with snapshots over "
             f"time without, {len(seconds['with'])} times: the ratio of the sums, and the range of the single ones. "
             f"{counts['snapshots']:,.0f} snapshots were taken in all. The last column compares the two equal servers.")
     rows = [f"| {what} | {shown(values['with'])} | {shown(values['without'])} |"
@@ -155,11 +155,12 @@ def main():
     parser.add_argument("--conversations", type=int, default=3)
     parser.add_argument("--loads", type=int, default=6)
     args = parser.parse_args()
+    before = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
         home = pathlib.Path(folder)
         write_model(home / "model")
         servers = {name: serving.Server.run([args.program, "serve", str(home / "model"), "--served-model-name", "base",
-                                             "--port", "0", "--device-memory", "96MiB", *flags])
+                                             "--port", "0", "--device-memory", "96MiB", "--host-memory", "64MiB", *flags])
                    for name, flags in SERVERS.items()}
         found = asyncio.run(measure(servers, args.conversations, args.loads, random.Random(1)))
         counts = {"snapshots": servers["with"].metric("loramux:state_snapshots_total")}
@@ -167,7 +168,7 @@ def main():
         for name in ("without", "again"):
             servers[name].stop()
     states = log.partition("linear attention: ")[2].partition(";")[0]
-    text = page(*found, counts, states)
+    text = page(*found, counts, states, before)
     (args.out / "state_snapshots.md").write_text(text)
     print(text, file=sys.stderr)
 

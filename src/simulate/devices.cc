@@ -64,6 +64,17 @@ constexpr std::array kDevices = std::to_array<DeviceShape>({
     {"npu-64", "FastLibra's NPU, 64 GB", 64 * kGiB, 1600e9, 256e12, 31.5e9, 31.5e9},
 });
 
+// Every fourth layer of Qwen 3.5 is attention, whose queries have a gate as wide; the others are gated DeltaNet with a
+// convolution over four positions. `keys`, `values`: heads of `dim` elements.
+constexpr ModelShape Qwen35(ModelShape shape, std::int64_t keys, std::int64_t values, std::int64_t dim) {
+  shape.state_layers = shape.layers / 4 * 3;
+  const std::int64_t channels = (2 * keys + values) * dim, wide = values * dim;
+  shape.more_products = (shape.layers - shape.state_layers) * shape.hidden * shape.heads * shape.head_dim +
+                        shape.state_layers * shape.hidden * (channels + 2 * wide + 2 * values);
+  shape.state_bytes = shape.state_layers * (3 * channels + wide * dim) * 4;
+  return shape;
+}
+
 constexpr std::int64_t kOptPositions = 2050;  // 2,048, after two rows that none uses
 
 // From the models' published config.json, or from who repeats it: transformers' default of the class, Lightning AI's
@@ -87,6 +98,7 @@ constexpr std::array kModels = std::to_array<ModelShape>({
     {"qwen3-8b", 36, 4096, 32, 8, 12288, 151936, 128},
     {"qwen3-14b", 40, 5120, 40, 8, 17408, 151936, 128},
     {"qwen3-32b", 64, 5120, 64, 8, 25600, 151936, 128},
+    Qwen35({"qwen3.5-9b", 32, 4096, 16, 4, 12288, 248320, 256}, 16, 32, 128),
     {"gemma-2-2b", 26, 2304, 8, 4, 9216, 256000, 256, /*tied=*/true},
     {"gemma-2-9b", 42, 3584, 16, 8, 14336, 256000, 256, /*tied=*/true},
     {"gemma-2-27b", 46, 4608, 32, 16, 36864, 256000, 128, /*tied=*/true},
@@ -138,7 +150,9 @@ Result<Shape> FindByName(std::span<const Shape> shapes, std::string_view name, c
 // Rates of `n` devices: n times those of one device, plus two all-reduces per layer.
 PerformanceModel ModelOf(const DeviceShape& device, const ModelShape& model, double rank_bytes, double n) {
   const double bandwidth = n * device.memory_bandwidth * kBandwidthShare, flops = n * device.flops;
-  const double token_flops = 2.0 * static_cast<double>(model.ActiveParameters());
+  const auto states = static_cast<double>(model.state_bytes);
+  // A token reads each float of the states twice, and changes it twice: two operations each.
+  const double token_flops = 2.0 * static_cast<double>(model.ActiveParameters()) + 2.0 * states;
   const double layers = static_cast<double>(model.layers), hidden = static_cast<double>(model.hidden);
   // Ring all-reduce: 2 (n - 1) / n of the activations pass each link, twice per layer, in 16 bits.
   const double reduced_bytes = 2 * layers * 2 * (n - 1) / n * hidden * 2;
@@ -155,9 +169,11 @@ PerformanceModel ModelOf(const DeviceShape& device, const ModelShape& model, dou
     result.dense_floor -= result.expert_floor * static_cast<double>(model.experts);
   }
   result.per_prefill_token = token_flops / (flops * kFlopsShare) + reduce_token;
-  result.per_decode_sequence = result.per_prefill_token;
+  result.per_prefill_sequence = 2 * states / bandwidth;  // read and written once a step
+  result.per_decode_sequence = result.per_prefill_token + result.per_prefill_sequence;
   // Scores and weighted sums: two products as wide as the queries, per layer and pair.
-  result.per_prefill_attention = 4 * layers * static_cast<double>(model.QueryWidth()) / (flops * kAttentionFlopsShare);
+  result.per_prefill_attention =
+      4 * static_cast<double>(model.AttentionLayers() * model.QueryWidth()) / (flops * kAttentionFlopsShare);
   result.per_decode_context = static_cast<double>(model.KvBytesPerToken()) / bandwidth;
   // An adapter has rank_bytes / 2 elements per rank; each takes a multiplication and an addition per token.
   result.per_adapter_token_rank = rank_bytes / (flops * kLoraFlopsShare);
@@ -221,7 +237,8 @@ std::size_t AssistGroupOf(LoraTarget target) {
 CpuAssist AssistOf(const DeviceShape& device, const ModelShape& model, std::span<const LoraTarget> targets, double n) {
   CpuAssist assist{.layers = model.layers, .cores = kCpuCores};
   const std::int64_t query = model.QueryWidth(), kv = model.KvWidth(), hidden = model.hidden, wide = model.intermediate;
-  const std::array<std::int64_t, 5> base = {model.layers * hidden * (query + 2 * kv), model.layers * query * hidden,
+  const std::int64_t attention = model.AttentionLayers();
+  const std::array<std::int64_t, 5> base = {attention * hidden * (query + 2 * kv), attention * query * hidden,
                                             model.layers * (model.gated ? 2 : 1) * hidden * wide,
                                             model.layers * wide * hidden, hidden * model.vocab};
   const std::array<std::int64_t, 5> input = {hidden, query, hidden, wide, hidden};
@@ -235,7 +252,7 @@ CpuAssist AssistOf(const DeviceShape& device, const ModelShape& model, std::span
                                 : target == LoraTarget::kQ    ? query
                                 : g == 2                      ? wide
                                                               : hidden;
-    const std::int64_t times = of_layer ? model.layers : 1;
+    const std::int64_t times = g < 2 ? attention : of_layer ? model.layers : 1;
     CpuAssist::Group& group = assist.groups[g];
     group.per_token_rank += 2.0 * static_cast<double>(times * (input[g] + output)) / kCoreFlops;
     group.hand_off = static_cast<double>(times) * kCpuSignalSeconds;
@@ -266,7 +283,7 @@ double SimulatedDevice::SecondsOf(const StepLoad& load) const {
 std::int64_t ModelShape::MatmulParameters() const {
   const std::int64_t attention = hidden * (2 * QueryWidth() + 2 * KvWidth());
   const std::int64_t feed_forward = BlockParameters() * std::max<std::int64_t>(1, experts) + hidden * experts;
-  return layers * attention + (layers - dense_layers) * feed_forward + hidden * vocab + more_products;
+  return AttentionLayers() * attention + (layers - dense_layers) * feed_forward + hidden * vocab + more_products;
 }
 
 std::int64_t ModelShape::ActiveParameters() const {
@@ -283,11 +300,11 @@ std::int64_t ModelShape::AdapterBytesPerRank(std::span<const LoraTarget> targets
     switch (target) {
       case LoraTarget::kQ:
       case LoraTarget::kO:
-        elements += layers * (hidden + QueryWidth());
+        elements += AttentionLayers() * (hidden + QueryWidth());
         break;
       case LoraTarget::kK:
       case LoraTarget::kV:
-        elements += layers * (hidden + KvWidth());
+        elements += AttentionLayers() * (hidden + KvWidth());
         break;
       case LoraTarget::kGate:
         if (!gated) break;
@@ -333,10 +350,16 @@ std::int64_t ProductsOf(const ModelConfig& config) {
     add(LoraTarget::kDown, layer, expert, times);
   };
   for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
-    add(LoraTarget::kQ, layer);
-    if (!config.SharesKv(layer)) add(LoraTarget::kK, layer);
-    if (!config.SharesKv(layer) && !config.ValuesAreKeys(layer)) add(LoraTarget::kV, layer);
-    add(LoraTarget::kO, layer);
+    if (config.IsRecurrent(layer)) {
+      for (const LoraTarget target :
+           {LoraTarget::kInQkv, LoraTarget::kInZ, LoraTarget::kInB, LoraTarget::kInA, LoraTarget::kOut})
+        add(target, layer);
+    } else {
+      add(LoraTarget::kQ, layer);
+      if (!config.SharesKv(layer)) add(LoraTarget::kK, layer);
+      if (!config.SharesKv(layer) && !config.ValuesAreKeys(layer)) add(LoraTarget::kV, layer);
+      add(LoraTarget::kO, layer);
+    }
     if (config.HasOwnBlock(layer)) add_block(layer, -1, 1);
     for (const LoraTarget target : {LoraTarget::kInputGate, LoraTarget::kInputProjection}) add(target, layer);
     if (!config.HasExperts(layer)) continue;
@@ -365,6 +388,10 @@ ModelShape ShapeOf(const ModelConfig& config, std::string_view name) {
                       .experts = config.experts ? config.experts->route.experts : 0,
                       .experts_per_token = config.experts ? config.experts->route.per_token : 0,
                       .gated = config.gated};
+  if (config.recurrent) {
+    shape.state_layers = std::ranges::count(config.recurrent->layers, true);
+    shape.state_bytes = config.recurrent->StateBytes();
+  }
   if (config.experts) shape.dense_layers = std::ranges::count(config.experts->layers, false);
   shape.more_products = ProductsOf(config) - shape.MatmulParameters();
   const std::int64_t embedding = config.EmbeddingSize() - config.hidden_size;
@@ -414,6 +441,7 @@ Result<SimulatedDevice> DescribeDevice(const DeviceShape& device, const ModelSha
   AddStages(device, model, stages, result.model);
   result.model.assist = AssistOf(device, model, targets, static_cast<double>(gpus));
   result.page_bytes = result.page_tokens * model.KvBytesPerToken();
+  result.state_bytes = model.state_bytes;
   result.layers = model.layers;
   const double left = static_cast<double>(gpus * stages) * device.memory_bytes * memory_share -
                       static_cast<double>(model.WeightBytes());

@@ -33,7 +33,11 @@ struct ModelShape {
   std::int64_t more_products = 0, more_embeddings = 0;
   // Layers of a mixture of experts that have none. Their blocks are in `more_products`, and no target of an adapter.
   std::int64_t dense_layers = 0;
+  // Layers that carry a state from token to token in place of keys and values, and the bytes of a sequence's states in
+  // all of them. Their products are in `more_products`, and they are no target of an adapter here.
+  std::int64_t state_layers = 0, state_bytes = 0;
 
+  std::int64_t AttentionLayers() const { return layers - state_layers; }
   std::int64_t HeadDim() const { return head_dim > 0 ? head_dim : hidden / heads; }
   std::int64_t QueryWidth() const { return heads * HeadDim(); }
   std::int64_t KvWidth() const { return kv_heads * HeadDim(); }
@@ -43,7 +47,7 @@ struct ModelShape {
   std::int64_t MatmulParameters() const;  // without the embeddings
   std::int64_t ActiveParameters() const;  // those of them that each token is multiplied with
   std::int64_t WeightBytes() const { return 2 * Parameters(); }
-  std::int64_t KvBytesPerToken() const { return 2 * 2 * layers * KvWidth(); }
+  std::int64_t KvBytesPerToken() const { return 2 * 2 * AttentionLayers() * KvWidth(); }
   // Bytes per unit of rank of an adapter with these targets: both matrices, 16 bits, all layers. (Rank 32 on q, k, v,
   // o: 64 MiB for Llama-7B.)
   std::int64_t AdapterBytesPerRank(std::span<const LoraTarget> targets = kAttentionTargets) const;
@@ -74,6 +78,7 @@ struct SimulatedDevice {
   std::string name;  // human-readable
   PerformanceModel model;
   std::int64_t page_tokens = 16, page_bytes = 0;
+  std::int64_t state_bytes = 0;   // ModelShape
   std::int64_t device_pages = 0;  // for keys, values and adapters
   std::int64_t adapter_bytes_per_rank = 0;
   std::int64_t layers = 0;  // layers of the model; for ProgramCosts::layer_seconds
@@ -90,6 +95,8 @@ struct SimulatedDevice {
   std::int64_t AdapterPages(std::int64_t rank) const {
     return (rank * adapter_bytes_per_rank + page_bytes - 1) / page_bytes;
   }
+  // Pages of a sequence's states, rounded up.
+  std::int64_t StatePages() const { return (state_bytes + page_bytes - 1) / page_bytes; }
   // The same machine with pages of so many positions. REQUIRES: tokens > 0.
   SimulatedDevice WithPageTokens(std::int64_t tokens) const {
     SimulatedDevice other = *this;

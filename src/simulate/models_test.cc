@@ -50,7 +50,7 @@ TEST(Devices, ShapesGiveThePublishedSizes) {
       {"gpt-neox-20b", 20.55e9},   {"falcon-7b", 6.92e9},      {"falcon-40b", 41.3e9},     {"mixtral-8x22b", 141e9},
       {"qwen3-235b-a22b", 235e9},  {"gpt-oss-120b", 117e9},    {"opt-1.3b", 1.316e9},      {"opt-2.7b", 2.65e9},
       {"opt-6.7b", 6.66e9},        {"opt-13b", 12.85e9},       {"opt-30b", 29.97e9},       {"opt-66b", 65.7e9},
-      {"olmo-3-7b", 7.3e9},        {"olmo-3-32b", 32.2e9}};
+      {"olmo-3-7b", 7.3e9},        {"olmo-3-32b", 32.2e9},     {"qwen3.5-9b", 9e9}};
   std::set<std::string_view> unchecked = {"llama-7b", "llama-13b", "llama-30b", "llama-34b", "llama-70b", "llama-3-8b"};
   for (const ModelShape& shape : ModelShapes()) {
     EXPECT_EQ(cards.contains(shape.name), !unchecked.contains(shape.name)) << shape.name;
@@ -90,6 +90,35 @@ TEST(Devices, TargetsAndShapesOfFiles) {
   EXPECT_EQ(shape.QueryWidth(), 2048);
   EXPECT_EQ(shape.KvBytesPerToken(), 2 * 2 * 2 * 1024);
   EXPECT_EQ(shape.Parameters(), 2 * (1024 * (2 * 2048 + 2 * 1024) + 3 * 1024 * 3072) + 1000 * 1024);
+}
+
+// Layers of linear attention have no keys and values, but states, which a step reads and writes.
+TEST(Devices, ShapesOfHybridModels) {
+  RecurrentConfig recurrent{.key_heads = 16, .value_heads = 32, .key_dim = 128, .value_dim = 128};
+  for (int layer = 0; layer < 32; ++layer) recurrent.layers.push_back(layer % 4 != 3);
+  ModelConfig config{.hidden_size = 4096,
+                     .num_layers = 32,
+                     .num_heads = 16,
+                     .num_kv_heads = 4,
+                     .head_dim = 256,
+                     .intermediate_size = 12288,
+                     .vocab_size = 248320};
+  config.output_gate = true;
+  config.recurrent = recurrent;
+  const ModelShape shape = ShapeOf(config, "mine"), named = FindModel("qwen3.5-9b").value();
+  EXPECT_EQ(shape.Parameters(), named.Parameters());
+  EXPECT_EQ(shape.state_bytes, named.state_bytes);
+  EXPECT_EQ(named.KvBytesPerToken(), 2 * 2 * 8 * 1024);
+  EXPECT_EQ(named.AdapterBytesPerRank(), 2 * 8 * (2 * (4096 + 4096) + 2 * (4096 + 1024)));
+  const SimulatedDevice device = Describe("a40", "qwen3.5-9b");
+  EXPECT_EQ(device.StatePages(), 101);  // 52,690,944 bytes in pages of 512 KiB
+  ModelShape stateless = named;
+  stateless.state_bytes = 0;
+  const SimulatedDevice without = DescribeDevice(FindDevice("a40").value(), stateless).value();
+  EXPECT_EQ(without.StatePages(), 0);
+  const double seconds =
+      device.model.SecondsOf({.decode_sequences = 10}) - without.model.SecondsOf({.decode_sequences = 10});
+  EXPECT_NEAR(seconds, 10 * 2 * 52690944 / (696e9 * 0.8), 0.01 * seconds);
 }
 
 // Without a gate a block has two matrices; what the sizes do not say is counted from the configuration.

@@ -103,6 +103,7 @@ Result<std::unique_ptr<SimulatedServer>> SimulatedServer::Create(const Simulatio
 Result<SystemSpec> SpecOf(const SimulationOptions& options, std::int64_t max_model_len) {
   SystemSpec spec = options.preset.spec;
   spec.page_tokens = options.device.page_tokens;
+  spec.state_pages = options.device.StatePages();
   spec.swapping.draw = static_cast<std::int64_t>(SplitMix64(options.seed) >> 16);
   spec.total_tokens = static_cast<double>(options.device.device_pages * options.device.page_tokens);
   RETURN_IF_ERROR(Complete(spec, max_model_len));

@@ -27,16 +27,22 @@ SHAPES = {
                     per_token=2),
     "qwen3-moe": dict(family="qwen3_moe", hidden=1024, layers=8, heads=16, kv_heads=4, head=128, ffn=512, vocab=32000,
                       experts=128, per_token=8),
+    # Of four layers one is attention, with a gate as wide as the queries; three are gated DeltaNet of `states` heads.
+    # 0.34B parameters.
+    "qwen3.5": dict(family="qwen3_5_text", hidden=1024, layers=16, heads=8, kv_heads=2, head=256, ffn=3584, vocab=32000,
+                    states=16, state=128),
 }
 # Family: (architecture, GGUF's architecture, the layer's block, names of gate, up and down in it).
 FAMILIES = {
     "llama": ("LlamaForCausalLM", "llama", "mlp", ("gate_proj", "up_proj", "down_proj")),
     "mixtral": ("MixtralForCausalLM", "llama", "block_sparse_moe", ("w1", "w3", "w2")),
     "qwen3_moe": ("Qwen3MoeForCausalLM", "qwen3moe", "mlp", ("gate_proj", "up_proj", "down_proj")),
+    "qwen3_5_text": ("Qwen3_5ForCausalLM", "qwen35", "mlp", ("gate_proj", "up_proj", "down_proj")),
 }
 RANKS = [8, 16, 32, 64, 128, 8, 16, 32, 64, 128, 8, 16, 32, 64, 128, 64]
 EXPERT_RANKS = [8, 16, 32]
 CONTEXT = 4096
+CONVOLUTION, ROTARY = 4, 0.25   # positions, and the share of a head that turns
 
 
 def family_of(shape):
@@ -47,10 +53,19 @@ def head_of(shape):
     return shape.get("head", shape["hidden"] // shape["heads"])
 
 
-def attention(shape):
-    """(layer's name, GGUF's name, outputs, inputs) of the attention of a decoder layer."""
+def keeps_states(shape, layer):
+    return "states" in shape and layer % 4 != 3
+
+
+def attention(shape, layer):
+    """(layer's name, GGUF's name, outputs, inputs) of the attention of a decoder layer, or of what it has instead."""
     hidden, q, kv = shape["hidden"], shape["heads"] * head_of(shape), shape["kv_heads"] * head_of(shape)
-    return [("self_attn.q_proj", "attn_q", q, hidden), ("self_attn.k_proj", "attn_k", kv, hidden),
+    if keeps_states(shape, layer):
+        heads, wide = shape["states"], shape["states"] * shape["state"]
+        return [("linear_attn.in_proj_qkv", "attn_qkv", 3 * wide, hidden), ("linear_attn.in_proj_z", "attn_gate", wide, hidden),
+                ("linear_attn.in_proj_b", "ssm_beta", heads, hidden), ("linear_attn.in_proj_a", "ssm_alpha", heads, hidden),
+                ("linear_attn.out_proj", "ssm_out", hidden, wide)]
+    return [("self_attn.q_proj", "attn_q", q * (2 if "states" in shape else 1), hidden), ("self_attn.k_proj", "attn_k", kv, hidden),
             ("self_attn.v_proj", "attn_v", kv, hidden), ("self_attn.o_proj", "attn_output", hidden, q)]
 
 
@@ -68,8 +83,14 @@ def tensors(shape):
     yield "model.embed_tokens.weight", "token_embd.weight", (shape["vocab"], hidden)
     for layer in range(shape["layers"]):
         prefix, short = f"model.layers.{layer}.", f"blk.{layer}."
-        for name, gguf_name, rows, columns in attention(shape):
+        for name, gguf_name, rows, columns in attention(shape, layer):
             yield f"{prefix}{name}.weight", f"{short}{gguf_name}.weight", (rows, columns)
+        if keeps_states(shape, layer):
+            linear, heads = f"{prefix}linear_attn.", shape["states"]
+            yield f"{linear}conv1d.weight", f"{short}ssm_conv1d.weight", (3 * heads * shape["state"], CONVOLUTION)
+            yield f"{linear}A_log", f"{short}ssm_a", (heads,)
+            yield f"{linear}dt_bias", f"{short}ssm_dt.bias", (heads,)
+            yield f"{linear}norm.weight", f"{short}ssm_norm.weight", (shape["state"],)
         if experts:
             yield f"{prefix}{block}.gate.weight", f"{short}ffn_gate_inp.weight", (experts, hidden)
         for part, (_, gguf_name, rows, columns) in zip(parts, feed_forward(shape)):
@@ -79,12 +100,22 @@ def tensors(shape):
             else:
                 yield f"{prefix}{block}.{part}.weight", f"{short}{gguf_name}.weight", (rows, columns)
         yield f"{prefix}input_layernorm.weight", f"{short}attn_norm.weight", (hidden,)
-        yield f"{prefix}post_attention_layernorm.weight", f"{short}ffn_norm.weight", (hidden,)
-        if family_of(shape) == "qwen3_moe":
+        after = "post_attention_norm" if "states" in shape else "ffn_norm"
+        yield f"{prefix}post_attention_layernorm.weight", f"{short}{after}.weight", (hidden,)
+        if family_of(shape) == "qwen3_moe" or "states" in shape and not keeps_states(shape, layer):
             for part in "qk":
                 yield f"{prefix}self_attn.{part}_norm.weight", f"{short}attn_{part}_norm.weight", (head_of(shape),)
     yield "model.norm.weight", "output_norm.weight", (hidden,)
     yield "lm_head.weight", "output.weight", (shape["vocab"], hidden)
+
+
+def constant(name, shape):
+    """What a vector has in every place, in Hugging Face's files and in GGUF's."""
+    if name.endswith(".A_log"):
+        return 0.0, -1.0   # GGUF files have -exp(A_log)
+    if "states" in shape and name.endswith("norm.weight") and ".linear_attn." not in name:
+        return 0.0, 1.0    # the family multiplies by 1 + w
+    return 1.0, 1.0
 
 
 def matrix(rng, rows, columns):
@@ -145,6 +176,12 @@ def write_texts(folder, shape):
     if family_of(shape) == "qwen3_moe":
         config.update(num_experts=shape["experts"], moe_intermediate_size=shape["ffn"], norm_topk_prob=True,
                       decoder_sparse_step=1, mlp_only_layers=[])
+    if "states" in shape:
+        config.update(
+            linear_num_key_heads=shape["states"], linear_num_value_heads=shape["states"], linear_key_head_dim=shape["state"],
+            linear_value_head_dim=shape["state"], linear_conv_kernel_dim=CONVOLUTION,
+            layer_types=["linear_attention" if keeps_states(shape, i) else "full_attention" for i in range(shape["layers"])],
+            rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=ROTARY))
     (folder / "config.json").write_text(json.dumps(config, indent=1))
     vocab = {piece: i for i, piece in enumerate(pieces())}
     vocab.update({f"t{i}": i for i in range(len(vocab), shape["vocab"])})
@@ -165,7 +202,17 @@ def gguf_writer(path, shape):
     writer.add_head_count_kv(shape["kv_heads"])
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_freq_base(10000.0)
-    writer.add_rope_dimension_count(head_of(shape))
+    writer.add_rope_dimension_count(int(head_of(shape) * (ROTARY if "states" in shape else 1)))
+    if "states" in shape:
+        writer.add_key_length(head_of(shape))
+        writer.add_value_length(head_of(shape))
+        writer.add_rope_dimension_sections([11, 11, 10, 0])
+        writer.add_ssm_conv_kernel(CONVOLUTION)
+        writer.add_ssm_state_size(shape["state"])
+        writer.add_ssm_group_count(shape["states"])
+        writer.add_ssm_time_step_rank(shape["states"])
+        writer.add_ssm_inner_size(shape["states"] * shape["state"])
+        writer.add_full_attention_interval(4)
     if "experts" in shape:
         writer.add_expert_count(shape["experts"])
         writer.add_expert_used_count(shape["per_token"])
@@ -195,16 +242,20 @@ def write_model(folder, shape, with_gguf):
     shapes = []
     for name, _, extents in tensors(shape):
         experts = range(extents[0]) if len(extents) == 3 else [None]
-        shapes += [(name.format(expert), extents[-2:]) for expert in experts]
+        hf_extents = (extents[0], 1, extents[1]) if "conv1d" in name else extents[-2:]
+        shapes += [(name.format(expert), hf_extents) for expert in experts]
     out = Safetensors(hf / "model.safetensors", shapes)
     writer = gguf_writer(folder / "f16.gguf", shape) if with_gguf else None
-    for _, name, extents in tensors(shape):
-        norm = len(extents) == 1
-        values = np.ones(extents, dtype=np.float32) if norm else matrix(rng, int(np.prod(extents[:-1])), extents[-1])
+    for hf_name, name, extents in tensors(shape):
+        vector = len(extents) == 1
+        if vector:
+            values, gguf_values = (np.full(extents, value, dtype=np.float32) for value in constant(hf_name, shape))
+        else:
+            values = gguf_values = matrix(rng, int(np.prod(extents[:-1])), extents[-1])
         out.add(values)  # experts lie one after the other
         if writer is not None:
-            rows = gguf_rows(name.split(".")[-2], values, shape).reshape(extents)
-            as_they_are = norm or ".ffn_gate_inp." in name  # norms and routers
+            rows = gguf_rows(name.split(".")[-2], gguf_values, shape).reshape(extents)
+            as_they_are = vector or ".ffn_gate_inp." in name or ".ssm_conv1d." in name
             writer.add_tensor(name, rows if as_they_are else rows.astype(np.float16))
     out.close()
     if writer is not None:
@@ -217,7 +268,7 @@ def write_model(folder, shape, with_gguf):
 def write_panels(folder, shape):
     """FOLDER/q4: a model of random 4-bit weights, as `loramux quantize` writes it (src/tensor/group_panel.h). For shapes
     whose floats would fill the disk."""
-    assert "experts" not in shape, "--panels makes no mixtures of experts"
+    assert family_of(shape) == "llama", "--panels makes Llama's shapes alone"
     rng = np.random.default_rng(2)
     folder = folder / "q4"
     folder.mkdir(parents=True, exist_ok=True)
@@ -227,7 +278,7 @@ def write_panels(folder, shape):
     (folder / "config.json").write_text(json.dumps(config, indent=1))
     matrices = [("model.embed_tokens", shape["vocab"], shape["hidden"], 8)]
     for layer in range(shape["layers"]):
-        matrices += [(f"model.layers.{layer}.{name}", rows, columns, 4) for name, _, rows, columns in attention(shape)]
+        matrices += [(f"model.layers.{layer}.{name}", rows, columns, 4) for name, _, rows, columns in attention(shape, layer)]
         matrices += [(f"model.layers.{layer}.mlp.{name}_proj", rows, columns, 4)
                      for name, _, rows, columns in feed_forward(shape)]
     matrices.append(("lm_head", shape["vocab"], shape["hidden"], 8))
@@ -261,13 +312,12 @@ def write_panels(folder, shape):
 def write_adapter(folder, shape, rank, seed, with_gguf):
     rng = np.random.default_rng(1000 + seed)
     folder.mkdir(parents=True, exist_ok=True)
-    targets = attention(shape)
-    names = [name.split(".")[1] for name, *_ in targets]
+    names = [f"{part}_proj" for part in "qkvo"]
     (folder / "adapter_config.json").write_text(json.dumps(
         dict(peft_type="LORA", r=rank, lora_alpha=rank, target_modules=names, task_type="CAUSAL_LM")))
     shapes, values = [], []
     for layer in range(shape["layers"]):
-        for name, gguf_name, rows, columns in targets:
+        for name, gguf_name, rows, columns in [] if keeps_states(shape, layer) else attention(shape, layer):
             for part, extents in (("A", (rank, columns)), ("B", (rows, rank))):
                 shapes.append((f"base_model.model.model.layers.{layer}.{name}.lora_{part}.weight", extents))
                 small = matrix(rng, *extents) * np.float32(0.1)
@@ -318,7 +368,7 @@ def write_expert_adapter(folder, shape, rank, seed):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("--shapes", default="160m,1.1b", help="comma-separated; also 8b, mixtral, qwen3-moe")
+    parser.add_argument("--shapes", default="160m,1.1b", help="comma-separated; also 8b, mixtral, qwen3-moe, qwen3.5")
     parser.add_argument("--adapters", type=int, default=len(RANKS), help="their number; ranks repeat")
     parser.add_argument("--llama-quantize", help="llama.cpp's program; without it only F16 is made")
     parser.add_argument("--no-gguf", action="store_true", help="only what loramux reads")

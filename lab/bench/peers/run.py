@@ -6,13 +6,14 @@
 
 Every repetition starts each server, runs all loads on it, and stops it; so a slow minute of the machine hits all alike.
 With --pairs, loramux and the peer of as many bits run at once, and each load runs on one right after the other, so that
-a slow second hits both. This watches what other programs take of the processors, too; and --page writes the page of
-mixtures of experts:
+a slow second hits both. This watches what other programs take of the processors, too; and --page writes a page of mixtures
+of experts, or of hybrid models:
 
     lab/bench/peers/make_models.py FOLDER --llama-quantize PATH --shapes mixtral,qwen3-moe
     lab/bench/peers/run.py FOLDER --loramux build/release/tools/loramux --llama-server PATH --shapes mixtral,qwen3-moe \
         --pairs --formats q8,q4 --peers Q8_0,Q4_K_M --loads "one stream;16 streams;16 adapters;experts" \
         --page docs/results
+    (hybrid models: --shapes qwen3.5 --loads "one stream;16 streams;16 adapters;prefill 512")
 
 Prints medians with their ranges, and the ratios. llama.cpp is not part of loramux: build it from its repository.
 """
@@ -146,8 +147,8 @@ class LlamaCpp:
     def request(self, port, prompt, tokens, adapter):
         body = {"prompt": prompt, "n_predict": tokens, "ignore_eos": True, "stream": True, "temperature": 0,
                 "cache_prompt": False}
-        # Without the field, the server applies all adapters at once.
-        body["lora"] = [] if adapter is None else [{"id": int(adapter[1:]), "scale": 1.0}]
+        # Without the field, and with an empty list, the server applies all adapters at once.
+        body["lora"] = [{"id": 0, "scale": 0.0} if adapter is None else {"id": int(adapter[1:]), "scale": 1.0}]
         times, last = stream(f"http://127.0.0.1:{port}/completion", body)
         return times, last["tokens_predicted"]
 
@@ -301,8 +302,12 @@ def table(result):
     return "\n".join([*lines, "| resident memory | " + " | ".join(resident) + " |"])
 
 
-# Mixtures of experts. (what, the load, the load or the system it is compared with, the least ratio)
-TARGETS = [
+# (what, the load, the load or the system it is compared with, the least ratio)
+HYBRID_TARGETS = [
+    ("one stream, times llama.cpp", "one stream", None, 1.2),
+    ("16 streams, times llama.cpp", "16 streams", None, 2.0),
+]
+EXPERT_TARGETS = [
     ("one stream, times llama.cpp", "one stream", None, 1.2),
     ("16 streams, times llama.cpp", "16 streams", None, 1.5),
     ("16 streams with 16 different adapters of attention, times llama.cpp", "16 streams, 16 adapters", None, 4.0),
@@ -336,11 +341,11 @@ def pairs_table(result, kind):
     return "\n".join([*lines, "| resident memory | " + " | ".join(memory) + "|"])
 
 
-def targets_table(results, kind):
+def targets_table(results, kind, targets):
     columns = [(name, pair) for name, result in results.items() for pair in result["pairs"]]
     heads = [f"{name}, {pair[0]}" for name, pair in columns]
     lines = ["| target | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
-    for what, load, other_load, least in TARGETS:
+    for what, load, other_load, least in targets:
         cells = []
         for name, pair in columns:
             found = ratios(results[name][kind], pair, load, other_load)
@@ -350,7 +355,7 @@ def targets_table(results, kind):
     return "\n".join(lines)
 
 
-def models_table(args, results):
+def expert_models(args, results):
     lines = ["| shape | parameters | of which a token takes | layers | experts of a layer, taken "
              "| matrices of an expert | files: q8_0, q4_k_m |", "|---" * 7 + "|"]
     for name in results:
@@ -364,6 +369,34 @@ def models_table(args, results):
         lines.append(f"| {name} | {parameters / 1e9:.2f}B | {active / 1e9:.2f}B | {layers} | {experts}, {taken} "
                      f"| {hidden} x {ffn} | {size['q8_0.gguf'] / 1e9:.2f} GB, {size['q4_k_m.gguf'] / 1e9:.2f} GB |")
     return "\n".join(lines)
+
+
+def hybrid_models(args, results):
+    lines = ["| shape | parameters | layers | of which attention | heads of states, elements of one "
+             "| files: q8_0, q4_k_m |", "|---" * 6 + "|"]
+    for name in results:
+        config = json.loads((args.folder / name / "hf" / "config.json").read_text())
+        size = {file: (args.folder / name / file).stat().st_size
+                for file in ("hf/model.safetensors", "q8_0.gguf", "q4_k_m.gguf")}
+        lines.append(f"| {name} | {size['hf/model.safetensors'] / 2e9:.2f}B | {config['num_hidden_layers']} "
+                     f"| {config['layer_types'].count('full_attention')} | {config['linear_num_value_heads']}, "
+                     f"{config['linear_key_head_dim']} x {config['linear_value_head_dim']} "
+                     f"| {size['q8_0.gguf'] / 1e9:.2f} GB, {size['q4_k_m.gguf'] / 1e9:.2f} GB |")
+    return "\n".join(lines)
+
+
+# By whether the models are hybrids: the page's title, its file, what its models are, and what is asked of them.
+PAGES = {
+    False: ("Mixtures of experts, beside llama.cpp", "experts_beside_llama_cpp.md", expert_models, EXPERT_TARGETS,
+            "Adapters of attention have ranks 8 to 128 on q, k, v and o. Those of experts have ranks 8 to 32 on all matrices "
+            "of all experts; llama.cpp has none."),
+    True: ("Hybrid models, beside llama.cpp", "hybrid_beside_llama_cpp.md", hybrid_models, HYBRID_TARGETS,
+           "Adapters have ranks 8 to 128 on q, k, v and o of the attention layers; the others are gated DeltaNet (Qwen 3.5)."),
+}
+
+
+def page_of(args):
+    return PAGES[args.shapes == "qwen3.5"]
 
 
 def machine():
@@ -383,6 +416,7 @@ def page(args, results, load_average):
         ran = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
         return (ran.stdout or ran.stderr).strip().split("\n")[0]
 
+    title, _, models_table, targets, adapters = page_of(args)
     busy = [value for result in results.values() for by_system in result["others_busy"].values()
             for values in by_system.values() for value in values]
     quiet = statistics.median(busy) < QUIET
@@ -394,12 +428,10 @@ def page(args, results, load_average):
         weights, the same values for both programs. {args.threads} threads each, on a machine of {machine()}.""")
     loads = wrap(f"""Prompts have 16 tokens and answers {args.tokens}. Both servers of a pair run at once. Every load
         runs on one and right after it on the other, {args.repetitions} times; ratios are those of such neighbours.
-        Medians,
-        with their ranges. Adapters of attention have ranks 8 to 128 on q, k, v and o. Those of experts have ranks 8 to
-        32 on all matrices of all experts; llama.cpp has none.""")
+        Medians, with their ranges. {adapters}""")
     others = wrap(f"""{state} other programs kept {cell(busy, 2)} processors busy during the loads. The load average,
         with what was measured, was {load_average[0]:.1f} at first and {load_average[1]:.1f} at the end.""")
-    return f"""# Mixtures of experts, beside llama.cpp
+    return f"""# {title}
 {how}
 
 - loramux {first_line(args.loramux)}
@@ -414,11 +446,11 @@ def page(args, results, load_average):
 ## Targets
 In seconds of the clock. Bold: missed.
 
-{targets_table(results, KINDS[0])}
+{targets_table(results, KINDS[0], targets)}
 
 In seconds of processors that the server used, which other programs change less:
 
-{targets_table(results, KINDS[1])}
+{targets_table(results, KINDS[1], targets)}
 
 ## Figures
 Prompts count in the processors' seconds, and not in the time of one stream.
@@ -427,9 +459,9 @@ Prompts count in the processors' seconds, and not in the time of one stream.
 """
 
 
-def write_page(folder, text):
+def write_page(path, text):
     """Keeps what people wrote about the results."""
-    path, kept = folder / "experts_beside_llama_cpp.md", ""
+    kept = ""
     if path.exists() and "\n## What it shows\n" in path.read_text():
         kept = "\n## What it shows\n" + path.read_text().partition("\n## What it shows\n")[2]
     path.write_text(text + kept)
@@ -454,7 +486,7 @@ def main():
                         help="run the first of --formats beside the first of --peers, and so on")
     parser.add_argument("--patience", type=float, default=0,
                         help="with --pairs: seconds that each load waits at most until other programs are quiet")
-    parser.add_argument("--page", type=pathlib.Path, help="with --pairs: the folder of experts_beside_llama_cpp.md")
+    parser.add_argument("--page", type=pathlib.Path, help="with --pairs: the folder of the page")
     parser.add_argument("--peer-version", help="what the page says llama.cpp is")
     args = parser.parse_args()
     if args.pairs and not args.llama_server or args.page and not args.pairs:
@@ -473,7 +505,7 @@ def main():
     for name, result in results.items():
         print(f"\n{name}\n{table(result)}")
     if args.page:
-        write_page(args.page, page(args, results, (before, os.getloadavg()[0])))
+        write_page(args.page / page_of(args)[1], page(args, results, (before, os.getloadavg()[0])))
 
 
 if __name__ == "__main__":
