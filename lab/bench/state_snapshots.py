@@ -107,7 +107,7 @@ async def measure(servers, conversations, loads, prng):
             await asyncio.sleep(cold_starts.STALE)
             hits[name].append(server.metric("vllm:prefix_cache_hits_total") - before)
     seconds = {name: [] for name in servers}
-    for server in [*servers.values()] * 2:
+    for server in [*servers.values()] * 4:
         await load(server, prng)  # all memory was written once from here on
     for i in range(loads):
         for name in sorted(servers, reverse=bool(i % 2)):

@@ -123,6 +123,7 @@ double PerformanceModel::LinearSecondsOf(const StepLoad& load) const {
   const double dense = per_prefill_token * static_cast<double>(load.prefill_tokens) +
                        per_decode_sequence * static_cast<double>(load.decode_sequences);
   seconds += std::max(0.0, DenseFloor(TokensOf(load)) - dense);
+  seconds += per_state * static_cast<double>(load.prefill_sequences + load.decode_sequences);
   return std::max(floor, seconds);
 }
 

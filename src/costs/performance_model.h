@@ -82,6 +82,9 @@ struct PerformanceModel {
     friend bool operator==(const Experts&, const Experts&) = default;
   };
   Experts experts;
+  // Each sequence: reading and writing its states (layers of linear attention). Of described devices alone: profiles
+  // have it in per_prefill_sequence and per_decode_sequence.
+  double per_state = 0;
   double per_expert = 0;       // each expert taken: reading its weights
   double per_expert_rank = 0;  // mbgmv: each (adapter, expert) pair that a token takes x the adapters' mean rank
   LoraCostShape shape = LoraCostShape::kMbgmv;

@@ -169,8 +169,8 @@ PerformanceModel ModelOf(const DeviceShape& device, const ModelShape& model, dou
     result.dense_floor -= result.expert_floor * static_cast<double>(model.experts);
   }
   result.per_prefill_token = token_flops / (flops * kFlopsShare) + reduce_token;
-  result.per_prefill_sequence = 2 * states / bandwidth;  // read and written once a step
-  result.per_decode_sequence = result.per_prefill_token + result.per_prefill_sequence;
+  result.per_state = 2 * states / bandwidth;
+  result.per_decode_sequence = result.per_prefill_token;
   // Scores and weighted sums: two products as wide as the queries, per layer and pair.
   result.per_prefill_attention =
       4 * static_cast<double>(model.AttentionLayers() * model.QueryWidth()) / (flops * kAttentionFlopsShare);
