@@ -138,6 +138,8 @@ class CpuOps {
   PagesOfLayer PagesOf(std::int64_t layer) const;
   void PrepareRope(RopeTable& table, CpuWorkspace::Angles& angles) const;
   void PrepareSampler();
+  // Mamba-2's recurrence behind the convolution, and its norm. `place`: of the heads' states.
+  void Scan(const StateWeightsOf<Vector>& weights, const StatePlace& place, Rows mixed, Rows steps, Rows z, Rows out);
   bool CollectOwnSegments();
   // Finds ChosenRows' runs of the batch's adapters; the rows of what they change.
   void CollectExpertRuns();
