@@ -120,7 +120,7 @@ class GatedDeltaNet(Hybrid, unittest.TestCase):
 
 class Mamba2(Hybrid, unittest.TestCase):
     model, of_adapters, adapters = "granite_hybrid_old", "granite_hybrid_nope", {"all": "all_r4", "z": "in_r4"}
-    little_memory = "448KiB"
+    little_memory = "256KiB"
 
 
 if __name__ == "__main__":

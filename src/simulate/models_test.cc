@@ -110,7 +110,7 @@ TEST(Devices, ShapesOfHybridModels) {
   EXPECT_EQ(shape.state_bytes, named.state_bytes);
   EXPECT_EQ(named.KvBytesPerToken(), 2 * 2 * 8 * 1024);
   EXPECT_EQ(named.AdapterBytesPerRank(), 2 * 8 * (2 * (4096 + 4096) + 2 * (4096 + 1024)));
-  const SimulatedDevice device = Describe("a40", "qwen3.5-9b");
+  const SimulatedDevice device = DescribeDevice(FindDevice("a40").value(), named).value();
   EXPECT_EQ(device.StatePages(), 101);  // 52,690,944 bytes in pages of 512 KiB
   ModelShape stateless = named;
   stateless.state_bytes = 0;
