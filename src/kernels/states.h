@@ -110,8 +110,10 @@ struct DeltaRuleArguments {
   }
 };
 LORAMUX_KERNEL(DeltaRule)
+// A state, and the rows of a head that pass it together.
+inline constexpr std::int64_t kStateTile = 16;
 inline std::int64_t DeltaWorkspaceFloats(const DeltaShape& shape) {
-  return (shape.HeadFloats() + 2 * shape.key_dim + shape.value_dim + 15) / 16 * 16;
+  return (shape.HeadFloats() + 2 * kStateTile * (shape.key_dim + shape.value_dim) + 15) / 16 * 16;
 }
 
 // Mamba-2's recurrence, for each value head and token in turn, with step = softplus(steps + bias) within its limits:

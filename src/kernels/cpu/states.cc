@@ -19,7 +19,6 @@ namespace loramux::cpu {
 inline constexpr std::int64_t kConvBlock = 128;  // channels of a task
 inline constexpr std::int64_t kConvWidth = 8;    // the widest convolution
 inline constexpr std::int64_t kScanRows = 4;     // rows of a state, in registers while the tokens of a tile pass
-inline constexpr std::int64_t kScanTile = 32;    // tokens
 
 // `count` channels of a sequence's rows.
 struct ConvPiece {
@@ -179,11 +178,16 @@ void DeltaRows(const DeltaPiece& piece, float* state, float* q, float* k) {
   }
 }
 
+// The rows of a tile, one after the other: elsewhere they lie as far apart as rows of the batch, which caches dislike.
+struct ScanRowsOfTile {
+  float *k, *q, *v, *out;
+};
+
 // A tile's tokens through `kRows` rows of the state from `first` on, and `kVectors` vectors of columns from `column`
 // on. Each output is one chain over the rows of the state, so that it has the same bits whatever is in registers.
 template <int kRows, int kVectors, class D>
-HWY_INLINE void ScanBlock(D d, const ScanPiece& piece, const float* decays, const float* steps, std::int64_t first,
-                          std::int64_t column, float* state) {
+HWY_INLINE void ScanBlock(D d, const ScanPiece& piece, const ScanRowsOfTile& tile, const float* decays,
+                          std::int64_t first, std::int64_t column, float* state) {
   using V = hn::Vec<D>;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   V kept[kRows * kVectors];
@@ -192,13 +196,14 @@ HWY_INLINE void ScanBlock(D d, const ScanPiece& piece, const float* decays, cons
     for (int t = 0; t < kVectors; ++t) kept[r * kVectors + t] = hn::LoadU(d, at + r * piece.value_dim + t * lanes);
   }
   for (std::int64_t row = 0; row < piece.rows; ++row) {
-    const V decay = hn::Set(d, decays[row]), step = hn::Set(d, steps[row]);
-    const float *const k = piece.k[row] + first, *const q = piece.q[row] + first, *const v = piece.v[row] + column;
-    float* const out = piece.out[row] + column;
+    const V decay = hn::Set(d, decays[row]);
+    const float *const k = tile.k + row * piece.key_dim + first, *const q = tile.q + row * piece.key_dim + first;
+    const float* const v = tile.v + row * piece.value_dim + column;
+    float* const out = tile.out + row * piece.value_dim + column;
     V added[kVectors], sums[kVectors];
     for (int t = 0; t < kVectors; ++t) {
-      added[t] = hn::Mul(step, hn::LoadU(d, v + t * lanes));
-      sums[t] = first == 0 ? hn::Zero(d) : hn::LoadU(d, out + t * lanes);
+      added[t] = hn::LoadU(d, v + t * lanes);
+      sums[t] = hn::LoadU(d, out + t * lanes);
     }
     for (int r = 0; r < kRows; ++r) {
       const V key = hn::Set(d, k[r]), query = hn::Set(d, q[r]);
@@ -216,49 +221,60 @@ HWY_INLINE void ScanBlock(D d, const ScanPiece& piece, const float* decays, cons
 }
 
 template <int kVectors, class D>
-HWY_INLINE void ScanColumns(D d, const ScanPiece& piece, const float* decays, const float* steps, std::int64_t column,
-                            float* state) {
+HWY_INLINE void ScanColumns(D d, const ScanPiece& piece, const ScanRowsOfTile& tile, const float* decays,
+                            std::int64_t column, float* state) {
   std::int64_t i = 0;
   for (; i + kScanRows <= piece.key_dim; i += kScanRows) {
-    ScanBlock<kScanRows, kVectors>(d, piece, decays, steps, i, column, state);
+    ScanBlock<kScanRows, kVectors>(d, piece, tile, decays, i, column, state);
   }
-  for (; i < piece.key_dim; ++i) ScanBlock<1, kVectors>(d, piece, decays, steps, i, column, state);
+  for (; i < piece.key_dim; ++i) ScanBlock<1, kVectors>(d, piece, tile, decays, i, column, state);
 }
 
-// `piece`: the rows of a tile.
-void ScanTile(const ScanPiece& piece, float* state) {
+// `piece`: the rows of a tile; `tile`: room for them. v is multiplied by the step there.
+void ScanTile(const ScanPiece& piece, const ScanRowsOfTile& tile, float* state) {
   const DF d;
   const hn::CappedTag<float, 1> one;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  float decays[kScanTile], steps[kScanTile];
+  float decays[kStateTile];
+  const std::int64_t dk = piece.key_dim, dv = piece.value_dim;
   for (std::int64_t row = 0; row < piece.rows; ++row) {
     const float x = *piece.steps[row] + piece.bias;
     const float softplus = x > 20.0f ? x : std::log1p(std::exp(x));
-    steps[row] = std::min(std::max(softplus, piece.least_step), piece.most_step);
-    decays[row] = std::exp(piece.rate * steps[row]);
+    const float step = std::min(std::max(softplus, piece.least_step), piece.most_step);
+    decays[row] = std::exp(piece.rate * step);
+    std::copy_n(piece.k[row], dk, tile.k + row * dk);
+    std::copy_n(piece.q[row], dk, tile.q + row * dk);
+    std::fill_n(tile.out + row * dv, dv, 0.0f);
+    ForEachVector(dv, [&](auto v, std::int64_t i) HWY_ATTR {
+      hn::StoreU(hn::Mul(hn::Set(v, step), hn::LoadU(v, piece.v[row] + i)), v, tile.v + row * dv + i);
+    });
   }
   std::int64_t j = 0;
-  for (; j + 2 * lanes <= piece.value_dim; j += 2 * lanes) ScanColumns<2>(d, piece, decays, steps, j, state);
-  for (; j + lanes <= piece.value_dim; j += lanes) ScanColumns<1>(d, piece, decays, steps, j, state);
-  for (; j < piece.value_dim; ++j) ScanColumns<1>(one, piece, decays, steps, j, state);
+  for (; j + 2 * lanes <= dv; j += 2 * lanes) ScanColumns<2>(d, piece, tile, decays, j, state);
+  for (; j + lanes <= dv; j += lanes) ScanColumns<1>(d, piece, tile, decays, j, state);
+  for (; j < dv; ++j) ScanColumns<1>(one, piece, tile, decays, j, state);
   for (std::int64_t row = 0; row < piece.rows; ++row) {
-    ForEachVector(piece.value_dim, [&](auto v, std::int64_t i) HWY_ATTR {
-      float* const out = piece.out[row] + i;
-      hn::StoreU(hn::MulAdd(hn::Set(v, piece.skip), hn::LoadU(v, piece.v[row] + i), hn::LoadU(v, out)), v, out);
+    ForEachVector(dv, [&](auto v, std::int64_t i) HWY_ATTR {
+      const auto sum = hn::LoadU(v, tile.out + row * dv + i);
+      hn::StoreU(hn::MulAdd(hn::Set(v, piece.skip), hn::LoadU(v, piece.v[row] + i), sum), v, piece.out[row] + i);
     });
   }
 }
 
+// `state`: the head's, with room for a tile's rows behind it.
 void ScanHead(const ScanPiece& head, float* state) {
-  for (std::int64_t row = 0; row < head.rows; row += kScanTile) {
+  float* const rows = state + head.key_dim * head.value_dim;
+  float* const values = rows + 2 * kStateTile * head.key_dim;
+  const ScanRowsOfTile room = {rows, rows + kStateTile * head.key_dim, values, values + kStateTile * head.value_dim};
+  for (std::int64_t row = 0; row < head.rows; row += kStateTile) {
     ScanPiece tile = head;
-    tile.rows = std::min(kScanTile, head.rows - row);
+    tile.rows = std::min(kStateTile, head.rows - row);
     tile.q = head.q.Below(row);
     tile.k = head.k.Below(row);
     tile.v = head.v.Below(row);
     tile.steps = head.steps.Below(row);
     tile.out = head.out.Below(row);
-    ScanTile(tile, state);
+    ScanTile(tile, room, state);
   }
 }
 
