@@ -91,6 +91,7 @@ class CpuOps {
   using Matrix = ModelWeights::Matrix;
   using Vector = ModelWeights::Vector;
   using NormVectors = ModelWeights::Norm;
+  static constexpr bool kMixesMamba = true;  // MixStates
 
   // Tokens, scores and sums go to `result`.
   CpuOps(const ModelConfig& config, CpuWorkspace& workspace, const CpuPlace& place, StepResult& result)

@@ -162,4 +162,8 @@ concept StateOps = requires(Ops& ops, typename Ops::Rows x, const typename Ops::
   ops.MixStates(n, weights.layers[0].states, x, x, x, x);
 };
 
+// Whether the MixStates of such a device computes Mamba-2 too, and not gated DeltaNet alone.
+template <typename Ops>
+concept MambaOps = StateOps<Ops> && Ops::kMixesMamba;
+
 }  // namespace loramux

@@ -29,6 +29,7 @@ class ForwardPass {
   ForwardPass(const ModelConfig& config, const typename Ops::Weights& weights, Ops& ops)
       : config_(config), weights_(weights), ops_(ops) {
     CHECK(StateOps<Ops> || (!config.recurrent && !config.output_gate));
+    CHECK(MambaOps<Ops> || !config.recurrent || !config.recurrent->mamba);
   }
 
   // Computes the step: stores keys and values of all its tokens, computes the logits, and samples, scores and pools
