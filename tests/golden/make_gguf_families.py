@@ -181,9 +181,10 @@ def models_of_kinds():
     # experts for that of the only block, and Mamba layers mean no rope.
     yield ("granitehybrid", "granitemoehybrid", {
         **granite_hybrid("lfl", tie_word_embeddings=True), "hidden_size": 24, "mamba_d_head": 12, "intermediate_size": 32,
-        "shared_intermediate_size": 32}, PROMPTS), published_kinds()
+        "shared_intermediate_size": 32, "num_experts_per_tok": 0}, PROMPTS), published_kinds()
     yield ("granitehybrid_q8_0", "granitemoehybrid", {
-        **granite_hybrid("lf"), "intermediate_size": 32, "shared_intermediate_size": 32, "mamba_d_state": 16}, PROMPTS), {
+        **granite_hybrid("lf"), "intermediate_size": 32, "shared_intermediate_size": 32, "mamba_d_state": 16,
+        "num_experts_per_tok": 0}, PROMPTS), {
             **published_kinds(), "weights": bytes_of_blocks, "numbers": "MOSTLY_Q8_0"}
     yield ("qwen35_q8_0", "qwen3_5_text", {
         **qwen3_5("lf", heads=2, kv_heads=1, ffn=32, tie_word_embeddings=True, **delta),
