@@ -14,20 +14,23 @@ import serving
 from serving import DEMO, PATIENCE, ROOT, Server
 
 MODELS = ROOT / "tests/golden/models"
-# These adapters were made for another model of the same shape.
-ADAPTERS = {"all": "all_r4", "z": "regex_r4"}
 ASKED = [(name, start, length) for start, length in ((9, 3), (40, 50), (100, 20)) for name in ("base", "all", "z")]
 
 
-class Hybrid(unittest.TestCase):
+class Hybrid:
+    """What a model with recurrent layers does."""
+    # The adapters were made for another model of the same shape.
+    model, of_adapters, adapters = "", "", {}
+    little_memory = ""  # for few requests
+
     def setUp(self):
         self.top = pathlib.Path(tempfile.mkdtemp(prefix="loramux-hybrid-test-"))
         self.addCleanup(shutil.rmtree, self.top)
-        shutil.copytree(MODELS / "qwen3_5_old/model", self.top / "model")
+        shutil.copytree(MODELS / self.model / "model", self.top / "model")
         for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
             shutil.copy(DEMO / "model" / file, self.top / "model")
-        for name, folder in ADAPTERS.items():
-            shutil.copytree(MODELS / "qwen3_5_vl/adapters" / folder, self.top / "adapters" / name)
+        for name, folder in self.adapters.items():
+            shutil.copytree(MODELS / self.of_adapters / "adapters" / folder, self.top / "adapters" / name)
 
     def command(self, *flags):
         return [serving.LORAMUX, "serve", str(self.top / "model"), "--served-model-name", "base", "--adapter-dir",
@@ -52,7 +55,7 @@ class Hybrid(unittest.TestCase):
         self.assertEqual(len({text for text, _ in alone}), len(ASKED))
         self.assertEqual(server.metric("vllm:prefix_cache_hits_total"), 0)
         self.assertRegex(server.stop(), "linear attention: a sequence's states take .* no prefix is cached")
-        server = Server.run(self.command("--device-memory", "320KiB", "--max-num-batched-tokens", "24",
+        server = Server.run(self.command("--device-memory", self.little_memory, "--max-num-batched-tokens", "24",
                                          "--state-snapshot-tokens", "16", "--record", str(self.top / "recording")))
         with concurrent.futures.ThreadPoolExecutor(len(ASKED)) as pool:
             together = list(pool.map(lambda asked: self.answer(server, *asked), ASKED * 2))
@@ -72,7 +75,7 @@ class Hybrid(unittest.TestCase):
         server = Server.run(self.command(*flags, "--state-snapshot-tokens", "0"))
         first = [token % 90 + 3 for token in range(100, 200)]
         prompts = [first, first + [9] * 40, first[:70] + [7] * 30, first[:70] + [8] * 40]
-        asked = [(name, prompt) for name in ("base", *ADAPTERS) for prompt in prompts]
+        asked = [(name, prompt) for name in ("base", *self.adapters) for prompt in prompts]
         alone = [self.ask(server, *each) for each in asked]
         self.assertEqual([cached for _, cached in alone], [0] * len(asked))
         server.stop()
@@ -98,11 +101,26 @@ class Hybrid(unittest.TestCase):
         self.assertIn("--speculate: this model has recurrent layers", server.stop())
 
     def test_what_does_not_serve_it_says_so(self):
-        for command, message in [(["quantize", self.top / "model", "-o", self.top / "q"], "linear attention"),
-                                 (["simulate", "--model", self.top / "model"], "linear attention")]:
-            run = subprocess.run([serving.LORAMUX, *map(str, command)], capture_output=True, text=True, timeout=PATIENCE)
-            self.assertNotEqual(run.returncode, 0, run.stdout)
-            self.assertIn(message, run.stderr)
+        run = subprocess.run([serving.LORAMUX, "quantize", self.top / "model", "-o", self.top / "q"], capture_output=True,
+                             text=True, timeout=PATIENCE)
+        self.assertNotEqual(run.returncode, 0, run.stdout)
+        self.assertIn("linear attention", run.stderr)
+
+    def test_its_states_are_simulated(self):
+        run = subprocess.run([serving.LORAMUX, "simulate", "--model", self.top / "model", "--requests", "50", "--rate", "5",
+                              "--input-mean", "30", "--output-mean", "8", "--adapters", "4", "--ranks", "8"],
+                             capture_output=True, text=True, timeout=PATIENCE)
+        self.assertEqual(run.returncode, 0, run.stderr)
+
+
+class GatedDeltaNet(Hybrid, unittest.TestCase):
+    model, of_adapters, adapters = "qwen3_5_old", "qwen3_5_vl", {"all": "all_r4", "z": "regex_r4"}
+    little_memory = "320KiB"
+
+
+class Mamba2(Hybrid, unittest.TestCase):
+    model, of_adapters, adapters = "granite_hybrid_old", "granite_hybrid_nope", {"all": "all_r4", "z": "in_r4"}
+    little_memory = "256KiB"
 
 
 if __name__ == "__main__":

@@ -380,12 +380,6 @@ Result<ModelShape> ModelOf(const std::string& name) {
   std::error_code error;  // a name that is no path
   if (!std::filesystem::is_directory(name, error) && !IsGgufModel(name)) return FindModel(name);
   ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(name));
-  if (config.recurrent) {
-    return Unsupported(
-        "--model " + std::string(name) + ": models of family " + ModelFamilyName(config.family) +
-            " are not simulated, whose layers of linear attention have states in place of keys and values",
-        "--model");
-  }
   return ShapeOf(config, name);
 }
 

@@ -48,7 +48,7 @@ constexpr std::size_t kMaxShards = 256;
 // An adapter whose lora_B is zero may have been stored as a sparse file.
 constexpr std::uint64_t kMaxHoleBytes = std::uint64_t{1} << 30;
 
-constexpr std::array<const char*, kNumLoraTargets + 13> kTargetNames = {"q_proj",
+constexpr std::array<const char*, kNumLoraTargets + 14> kTargetNames = {"q_proj",
                                                                         "k_proj",
                                                                         "v_proj",
                                                                         "o_proj",
@@ -63,6 +63,7 @@ constexpr std::array<const char*, kNumLoraTargets + 13> kTargetNames = {"q_proj"
                                                                         "in_proj_z",
                                                                         "in_proj_b",
                                                                         "in_proj_a",
+                                                                        "in_proj",
                                                                         "out_proj",
                                                                         "per_layer_input_gate",
                                                                         "per_layer_projection",
@@ -445,11 +446,16 @@ bool IsOfFeedForward(LoraTarget target) {
 // A layer has attention or is recurrent.
 Status CheckAttentionKind(const PairKey& key, const Pair& pair, const ModelConfig& model, const std::string& label) {
   const bool recurrent = model.IsRecurrent(key.layer), of_states = IsOfStates(key.target);
-  if (of_states == recurrent || (!of_states && key.target > LoraTarget::kO)) return Ok{};
+  if (!of_states && key.target > LoraTarget::kO) return Ok{};
+  const bool mamba = model.recurrent && model.recurrent->mamba;
+  const bool named_mamba = pair.plain_module.find(".mamba.") != std::string::npos;
+  if (of_states == recurrent && (!of_states || named_mamba == mamba)) return Ok{};
   return TensorError(label, pair.a != nullptr ? *pair.a : *pair.bias,
                      "the base model has no module " + Quote(pair.plain_module) + ": its layer " +
                          std::to_string(key.layer) + " has " +
-                         (recurrent ? "linear attention, linear_attn" : "full attention, self_attn"));
+                         (!recurrent ? "full attention, self_attn"
+                          : mamba    ? "Mamba-2, mamba"
+                                     : "linear attention, linear_attn"));
 }
 
 // Layers have inputs of their own or not, and embeddings are narrower than hidden states or not.
@@ -496,8 +502,12 @@ Status CheckBlock(const PairKey& key, const Pair& pair, const ModelConfig& model
   }
   if (!IsOfFeedForward(key.target)) return Ok{};
   const bool of_shared = pair.plain_module.find(".shared_expert.") != std::string::npos;
-  if (model.HasOwnBlock(key.layer) && of_shared == model.HasExperts(key.layer)) return Ok{};
-  const char* const has = !model.HasExperts(key.layer)   ? "one feed-forward block, mlp"
+  const bool named_shared_mlp = pair.plain_module.find(".shared_mlp.") != std::string::npos;
+  const bool has_shared_mlp = InfoOf(model.family).of_mamba;  // whether there are experts beside it or not
+  const bool has_named = has_shared_mlp ? named_shared_mlp : of_shared == model.HasExperts(key.layer);
+  if (model.HasOwnBlock(key.layer) && has_named && named_shared_mlp == has_shared_mlp) return Ok{};
+  const char* const has = has_shared_mlp                 ? "one feed-forward block for all tokens, shared_mlp"
+                          : !model.HasExperts(key.layer) ? "one feed-forward block, mlp"
                           : model.HasOwnBlock(key.layer) ? "experts and a shared one, mlp.shared_expert"
                                                          : "experts, mlp.experts, and no other feed-forward block";
   return TensorError(label, tensor,
@@ -692,6 +702,8 @@ LinearShape TargetShape(const ModelConfig& model, LoraTarget target, std::int64_
     case LoraTarget::kInB:
     case LoraTarget::kInA:
       return {model.hidden_size, model.recurrent ? model.recurrent->value_heads : 0};
+    case LoraTarget::kInAll:
+      return {model.hidden_size, model.recurrent ? model.recurrent->InputRows() : 0};
     case LoraTarget::kOut:
       return {model.recurrent ? model.recurrent->Values() : 0, model.hidden_size};
     case LoraTarget::kInputGate:

@@ -17,7 +17,7 @@ struct TargetName {
   LoraTarget target;
   FusedLayers fused = FusedLayers::kNone;
 };
-constexpr std::array<TargetName, 23> kLayerTargets = {{
+constexpr std::array<TargetName, 27> kLayerTargets = {{
     {"self_attn.q_proj", LoraTarget::kQ},
     {"self_attn.k_proj", LoraTarget::kK},
     {"self_attn.v_proj", LoraTarget::kV},
@@ -37,10 +37,14 @@ constexpr std::array<TargetName, 23> kLayerTargets = {{
     {"linear_attn.in_proj_b", LoraTarget::kInB},
     {"linear_attn.in_proj_a", LoraTarget::kInA},
     {"linear_attn.out_proj", LoraTarget::kOut},
+    {"mamba.in_proj", LoraTarget::kInAll},
+    {"mamba.out_proj", LoraTarget::kOut},
     {"per_layer_input_gate", LoraTarget::kInputGate},
     {"per_layer_projection", LoraTarget::kInputProjection},
     {"self_attn.qkv_proj", LoraTarget::kQ, FusedLayers::kQkv},
     {"mlp.gate_up_proj", LoraTarget::kGate, FusedLayers::kGateUp},
+    {"shared_mlp.input_linear", LoraTarget::kGate, FusedLayers::kGateUp},  // Granite's
+    {"shared_mlp.output_linear", LoraTarget::kDown},
 }};
 
 // After "model.".

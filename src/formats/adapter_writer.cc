@@ -288,8 +288,14 @@ Status WriteAdapter(const AdapterFile& file, const ModelConfig* model, const fs:
                        " changes experts or routers of a mixture of experts, whose adapters loramux reads as they are "
                        "and does not write");
   }
-  if (model != nullptr && NamesOf(model->family) != nullptr) {
-    return Unsupported(file.directory.string() + ": the modules of a " + ModelFamilyName(model->family) +
+  // Without the base model, Granite 4's names alone are seen here.
+  const auto is_of_granite = [](const TensorEntry& tensor) {
+    return tensor.name.find(".mamba.") != std::string::npos || tensor.name.find(".shared_mlp.") != std::string::npos;
+  };
+  const bool of_granite = std::ranges::any_of(file.tensors->tensors(), is_of_granite);
+  if (of_granite || (model != nullptr && (NamesOf(model->family) != nullptr || InfoOf(model->family).of_mamba))) {
+    const ModelFamily family = model == nullptr ? ModelFamily::kGraniteHybrid : model->family;
+    return Unsupported(file.directory.string() + ": the modules of a " + ModelFamilyName(family) +
                            " have names of their own, under which converting is not supported; the adapter is served "
                            "as it is",
                        "--base");

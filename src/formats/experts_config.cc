@@ -26,8 +26,9 @@ Status RefuseOfOthers(const JsonFields& fields, const FamilyInfo& family) {
 }
 
 Result<std::int64_t> ParseCount(const JsonFields& fields, const ExpertRule& rule) {
-  ASSIGN_OR_RETURN(const auto count, fields.Int(rule.count, 1, kMaxExperts));
-  ASSIGN_OR_RETURN(const auto other, fields.Int(rule.other_count, 1, kMaxExperts));
+  const std::int64_t least = rule.may_be_none ? 0 : 1;
+  ASSIGN_OR_RETURN(const auto count, fields.Int(rule.count, least, kMaxExperts));
+  ASSIGN_OR_RETURN(const auto other, fields.Int(rule.other_count, least, kMaxExperts));
   if (count && other && *count != *other) {
     return InvalidArgument(fields.label() + rule.count + " " + std::to_string(*count) + " contradicts " +
                            rule.other_count + " " + std::to_string(*other));
@@ -64,9 +65,8 @@ Status ParseOwnSize(const JsonFields& fields, const ExpertRule& rule, ModelConfi
     if (!some_without) config.intermediate_size = experts.intermediate_size;
     return Ok{};
   }
-  ASSIGN_OR_RETURN(experts.shared_size,
-                   fields.IntOr("shared_expert_intermediate_size", 1, kMostOfField, rule.default_shared));
-  experts.shared_gate = true;
+  ASSIGN_OR_RETURN(experts.shared_size, fields.IntOr(rule.shared, 1, kMostOfField, rule.default_shared));
+  experts.shared_gate = rule.shared_gate;
   if (!some_without) config.intermediate_size = experts.shared_size;
   return Ok{};
 }
@@ -78,6 +78,10 @@ Status ParseExperts(const JsonFields& fields, const FamilyInfo& family, ModelCon
   if (rule.count == nullptr) return RefuseOfOthers(fields, family);
   ExpertsConfig experts;
   ASSIGN_OR_RETURN(const std::int64_t count, ParseCount(fields, rule));
+  if (count == 0) {
+    ASSIGN_OR_RETURN(config.intermediate_size, fields.IntOr(rule.shared, 1, kMostOfField, rule.default_shared));
+    return Ok{};
+  }
   experts.route.experts = static_cast<std::int32_t>(count);
   ASSIGN_OR_RETURN(const std::int64_t chosen, fields.IntOr("num_experts_per_tok", 1, count, rule.default_per_token));
   if (chosen > count) {

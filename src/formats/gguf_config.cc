@@ -34,7 +34,9 @@ struct GgufArchitecture {
   bool adapters = true;  // whether loramux reads llama.cpp's adapters of it
 };
 constexpr std::string_view kWindowPattern = "attention.sliding_window_pattern", kLocalTheta = "rope.freq_base_swa",
-                           kExpertSize = "expert_feed_forward_length", kLayerEpsilon = "attention.layer_norm_epsilon",
+                           kExpertSize = "expert_feed_forward_length",
+                           kSharedSize = "expert_shared_feed_forward_length",
+                           kLayerEpsilon = "attention.layer_norm_epsilon",
                            kRmsEpsilon = "attention.layer_norm_rms_epsilon", kParallel = "use_parallel_residual",
                            kSections = "rope.dimension_sections", kTemperature = "attention.temperature_scale",
                            kMtpLayers = "nextn_predict_layers";
@@ -73,7 +75,7 @@ constexpr GgufArchitecture kArchitectures[] = {
     {"olmo2", "olmo2", "Olmo2ForCausalLM", false, {kLocalTheta, kWindowPattern}},
     {"smollm3", "smollm3", "SmolLM3ForCausalLM", true},
     {"exaone4", "exaone4", "Exaone4ForCausalLM", false, {kLocalTheta, kWindowPattern}},
-    {"qwen2moe", "qwen2_moe", "Qwen2MoeForCausalLM", false, {kExpertSize, "expert_shared_feed_forward_length"}},
+    {"qwen2moe", "qwen2_moe", "Qwen2MoeForCausalLM", false, {kExpertSize, kSharedSize}},
     {"qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM", false, {kExpertSize}},
     {"olmoe", "olmoe", "OlmoeForCausalLM", false},
     {"granitemoe",
@@ -81,6 +83,14 @@ constexpr GgufArchitecture kArchitectures[] = {
      "GraniteMoeForCausalLM",
      true,
      {"attention.scale", "embedding_scale", "residual_scale", "logit_scale"}},
+    {"granitehybrid",
+     "granitemoehybrid",
+     "GraniteMoeHybridForCausalLM",
+     true,
+     {"attention.scale", "embedding_scale", "residual_scale", "logit_scale", kSharedSize, "ssm.conv_kernel",
+      "ssm.state_size", "ssm.group_count", "ssm.time_step_rank", "ssm.inner_size"},
+     false,
+     /*adapters=*/false},
     {"gpt-oss", "gpt_oss", "GptOssForCausalLM", false, {kExpertSize}},
     {"phi3", "phi3", "Phi3ForCausalLM", false, {"rope.scaling.attn_factor"}, /*fuses=*/true},
     {"glm4", "glm4", "Glm4ForCausalLM", false, {}, /*fuses=*/true},
@@ -200,6 +210,7 @@ class ConfigBuilder {
   // What llama.cpp does with the router's weights is in its program, not in the file.
   Status AddExperts() {
     ASSIGN_OR_RETURN(const auto experts, file_.Int(prefix_ + "expert_count", 0, kMost));
+    if (Is("granitehybrid")) RETURN_IF_ERROR(AddSharedBlock(experts.value_or(0)));
     if (experts.value_or(0) == 0) return Ok{};
     if (Is("gemma4")) {
       return Unsupported(file_.label() + ": metadata 'gemma4.expert_count' = " + std::to_string(*experts) +
@@ -215,9 +226,20 @@ class ConfigBuilder {
     config_["norm_topk_prob"] = Is("qwen3moe");
     ASSIGN_OR_RETURN(const auto size, file_.Int(prefix_ + std::string(kExpertSize), 1, kMost));
     if (size) config_[Is("gpt-oss") ? "intermediate_size" : "moe_intermediate_size"] = *size;
-    ASSIGN_OR_RETURN(const auto shared, file_.Int(prefix_ + "expert_shared_feed_forward_length", 1, kMost));
+    ASSIGN_OR_RETURN(const auto shared, file_.Int(prefix_ + std::string(kSharedSize), 1, kMost));
     if (shared) config_["shared_expert_intermediate_size"] = *shared;
     return Ok{};
+  }
+
+  // Granite 4's block for all tokens, which is its only one without experts: then feed_forward_length is its size.
+  Status AddSharedBlock(std::int64_t experts) {
+    config_["num_local_experts"] = experts;
+    ASSIGN_OR_RETURN(const auto shared, file_.Int(prefix_ + std::string(kSharedSize), 0, kMost));
+    const std::int64_t size = config_[family_.fields.intermediate];
+    config_["shared_intermediate_size"] = shared.value_or(0) > 0 ? *shared : size;
+    if (experts == 0 || shared.value_or(0) > 0) return Ok{};
+    return file_.Bad(prefix_ + std::string(kSharedSize),
+                     "an integer above 0, the size of the block beside the experts");
   }
 
   Result<std::int64_t> Required(const char* name, std::int64_t most = kMost) const {
@@ -253,9 +275,13 @@ class ConfigBuilder {
 
   Status AddHeads() {
     ASSIGN_OR_RETURN(const std::int64_t heads, Required("attention.head_count"));
-    ASSIGN_OR_RETURN(const auto kv_heads, file_.Int(prefix_ + "attention.head_count_kv", 1, kMost));
     config_["num_attention_heads"] = heads;
-    config_["num_key_value_heads"] = kv_heads.value_or(heads);
+    if (Is("granitehybrid")) {
+      RETURN_IF_ERROR(AddHeadsOfHybrid());
+    } else {
+      ASSIGN_OR_RETURN(const auto kv_heads, file_.Int(prefix_ + "attention.head_count_kv", 1, kMost));
+      config_["num_key_value_heads"] = kv_heads.value_or(heads);
+    }
     ASSIGN_OR_RETURN(const auto key_length, file_.Int(prefix_ + "attention.key_length", 1, kMost));
     head_dim_ = key_length.value_or(config_["hidden_size"].get<std::int64_t>() / heads);
     if (head_dim_ == 0) return file_.Bad(prefix_ + "attention.head_count", "at most embedding_length heads");
@@ -270,8 +296,24 @@ class ConfigBuilder {
     return Ok{};
   }
 
+  // Layers without heads of keys are recurrent.
+  Status AddHeadsOfHybrid() {
+    ASSIGN_OR_RETURN(const std::vector<std::int64_t> kv_heads, ByLayer("attention.head_count_kv", 0));
+    const std::int64_t most = *std::ranges::max_element(kv_heads);
+    json types = json::array();
+    for (const std::int64_t of_layer : kv_heads) {
+      if (of_layer != 0 && of_layer != most) {
+        return file_.Bad(prefix_ + "attention.head_count_kv", "0, or one number in all other layers");
+      }
+      types.push_back(of_layer == 0 ? "linear_attention" : "full_attention");
+    }
+    config_["layer_types"] = std::move(types);
+    config_["num_key_value_heads"] = std::max<std::int64_t>(most, 1);
+    return Ok{};
+  }
+
   // The numbers of a key that has one for each layer, or one for all.
-  Result<std::vector<std::int64_t>> ByLayer(const std::string& name) const {
+  Result<std::vector<std::int64_t>> ByLayer(const std::string& name, std::int64_t least = 1) const {
     const std::string key = prefix_ + name;
     const auto layers = config_["num_hidden_layers"].get<std::size_t>();
     const GgufValue* const value = file_.Find(key);
@@ -281,12 +323,13 @@ class ConfigBuilder {
     }
     ASSIGN_OR_RETURN(const auto list, file_.Array(key, GgufArray::Element::kNumber));
     if (!list || list->size() != layers) {
-      return file_.Bad(key, "an integer above 0 for each of " + std::to_string(layers) + " layers");
+      return file_.Bad(key, "an integer for each of " + std::to_string(layers) + " layers");
     }
     std::vector<std::int64_t> numbers;
     for (const double number : list->Numbers()) {
-      if (!(number >= 1 && number <= static_cast<double>(kMost)) || number != std::floor(number)) {
-        return file_.Bad(key, "integers above 0");
+      const bool fits = number >= static_cast<double>(least) && number <= static_cast<double>(kMost);
+      if (!fits || number != std::floor(number)) {
+        return file_.Bad(key, least == 0 ? "integers from 0 on" : "integers above 0");
       }
       numbers.push_back(static_cast<std::int64_t>(number));
     }
@@ -355,8 +398,30 @@ class ConfigBuilder {
     return Ok{};
   }
 
-  // Gated DeltaNet, and which layers have it.
+  Status AddMamba() {
+    ASSIGN_OR_RETURN(config_["mamba_d_conv"], Required("ssm.conv_kernel"));
+    ASSIGN_OR_RETURN(config_["mamba_n_groups"], Required("ssm.group_count"));
+    ASSIGN_OR_RETURN(config_["mamba_d_state"], Required("ssm.state_size"));
+    ASSIGN_OR_RETURN(const std::int64_t heads, Required("ssm.time_step_rank"));
+    ASSIGN_OR_RETURN(const std::int64_t values, Required("ssm.inner_size"));
+    const std::int64_t hidden = config_["hidden_size"];
+    if (values % heads != 0 || values % hidden != 0) {
+      return file_.Bad(prefix_ + "ssm.inner_size", "a multiple of ssm.time_step_rank and of embedding_length");
+    }
+    config_["mamba_n_heads"] = heads;
+    config_["mamba_d_head"] = values / heads;
+    config_["mamba_expand"] = values / hidden;
+    config_["mamba_conv_bias"] = std::ranges::any_of(
+        file_.tensors(), [](const GgufTensor& tensor) { return tensor.name.ends_with(".ssm_conv1d.bias"); });
+    // Whether the layers of attention turn what they compare.
+    ASSIGN_OR_RETURN(const auto turns, file_.Bool(prefix_ + "rope.scaling.finetuned"));
+    config_["position_embedding_type"] = turns.value_or(true) ? "rope" : "nope";
+    return Ok{};
+  }
+
+  // Gated DeltaNet or Mamba-2, and which layers have it.
   Status AddRecurrent() {
+    if (Is("granitehybrid")) return AddMamba();
     if (!Is("qwen35")) return Ok{};
     ASSIGN_OR_RETURN(config_["linear_conv_kernel_dim"], Required("ssm.conv_kernel"));
     ASSIGN_OR_RETURN(config_["linear_num_key_heads"], Required("ssm.group_count"));
@@ -476,7 +541,7 @@ class ConfigBuilder {
     RETURN_IF_ERROR(AddNumber("embedding_scale", "embedding_multiplier"));
     RETURN_IF_ERROR(AddNumber("residual_scale", "residual_multiplier"));
     RETURN_IF_ERROR(AddNumber("logit_scale", "logits_scaling"));
-    if ((Is("granite") || Is("granitemoe")) && !config_.contains("attention_multiplier")) {
+    if (family_.multipliers && !config_.contains("attention_multiplier")) {
       config_["attention_multiplier"] = 1 / std::sqrt(static_cast<double>(head_dim_));
     }
     return Ok{};
@@ -688,6 +753,10 @@ class ConfigBuilder {
     // llama.cpp knows none of Falcon.
     config_[family_.fields.bias] = !Is("falcon") && (file_.FindTensor("blk.0.attn_q.bias") != nullptr ||
                                                      file_.FindTensor("blk.0.attn_qkv.bias") != nullptr);
+    if (Is("granitehybrid")) {  // whose first layers have no attention
+      config_[family_.fields.bias] = std::ranges::any_of(
+          file_.tensors(), [](const GgufTensor& tensor) { return tensor.name.ends_with(".attn_q.bias"); });
+    }
     config_["mlp_bias"] = file_.FindTensor("blk.0.ffn_gate.bias") != nullptr;
   }
 

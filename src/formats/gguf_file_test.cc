@@ -138,13 +138,16 @@ TEST(GgufFileTest, RefusesEveryPrefix) {
 
 // ---- configuration
 
-GgufWriter Model(const std::string& architecture) {
+// `kv_heads`: by layer; empty: 1 in all.
+GgufWriter Model(const std::string& architecture, const std::vector<std::int32_t>& kv_heads = {}) {
   GgufWriter writer;
   const std::string prefix = architecture + ".";
   writer.Text("general.architecture", architecture).Text("general.name", "Tiny Model");
   writer.U32(prefix + "context_length", 512).U32(prefix + "embedding_length", 8).U32(prefix + "block_count", 2);
   writer.U32(prefix + "feed_forward_length", 16).U32(prefix + "attention.head_count", 2);
-  writer.U32(prefix + "attention.head_count_kv", 1).F32(prefix + "attention.layer_norm_rms_epsilon", 1e-5f);
+  const std::string heads = prefix + "attention.head_count_kv";
+  kv_heads.empty() ? writer.U32(heads, 1) : writer.Numbers(heads, kv_heads);
+  writer.F32(prefix + "attention.layer_norm_rms_epsilon", 1e-5f);
   writer.F32(prefix + "rope.freq_base", 500000.0f).U32(prefix + "rope.dimension_count", 4);
   writer.U32("tokenizer.ggml.eos_token_id", 2).U32("tokenizer.ggml.eot_token_id", 3);
   writer.Tensor("token_embd.weight", 0, {8, 5}, std::string(160, '\0'));
@@ -473,6 +476,62 @@ TEST(GgufConfigTest, RefusesWhatContradictsQwen35) {
   EXPECT_THAT(ConfigError(Qwen35().Numbers("qwen35.attention.recurrent_layers", {1})), HasSubstr("for each layer"));
   EXPECT_THAT(ConfigError(Qwen35().U32("qwen35.attention.sliding_window", 8)), HasSubstr("not supported for qwen35"));
   EXPECT_THAT(ConfigError(Model("llama").U32("llama.nextn_predict_layers", 1)), HasSubstr("may change"));
+}
+
+// Two layers, the first of them Mamba-2.
+GgufWriter GraniteHybrid(const std::string& changed = "", const std::vector<std::int32_t>& kv_heads = {0, 2}) {
+  GgufWriter writer = Model("granitehybrid", kv_heads);
+  const auto number = [&](const std::string& key, std::uint32_t value) {
+    if (key != changed) writer.U32("granitehybrid." + key, value);
+  };
+  number("ssm.conv_kernel", 4);
+  number("ssm.state_size", 6);
+  number("ssm.group_count", 2);
+  number("ssm.time_step_rank", 4);
+  number("ssm.inner_size", 32);
+  number("expert_shared_feed_forward_length", 24);
+  return writer;
+}
+
+TEST(GgufConfigTest, KnowsTheLayersOfGraniteHybrid) {
+  GgufWriter writer = GraniteHybrid();
+  const ModelConfig config = ConfigOf(writer).value();
+  EXPECT_EQ(config.family, ModelFamily::kGraniteHybrid);
+  EXPECT_TRUE(config.recurrent->mamba);
+  EXPECT_EQ(config.recurrent->layers, (std::vector<bool>{true, false}));
+  EXPECT_EQ(config.recurrent->key_heads, 2);
+  EXPECT_EQ(config.recurrent->key_dim, 6);
+  EXPECT_EQ(config.recurrent->value_dim, 8);
+  EXPECT_FALSE(config.recurrent->conv_bias);  // the file has no such tensor
+  EXPECT_EQ(config.num_kv_heads, 2);
+  EXPECT_EQ(config.intermediate_size, 24);
+  EXPECT_FALSE(config.experts);
+  EXPECT_EQ(config.RopeOf(1), LayerRope::kMain);
+  GgufWriter without_rope = GraniteHybrid();
+  without_rope.Bool("granitehybrid.rope.scaling.finetuned", false);
+  EXPECT_EQ(ConfigOf(without_rope)->RopeOf(1), LayerRope::kNone);
+  GgufWriter experts = GraniteHybrid();
+  experts.U32("granitehybrid.expert_count", 6).U32("granitehybrid.expert_used_count", 2);
+  const ModelConfig of_experts = ConfigOf(experts).value();
+  EXPECT_EQ(of_experts.experts->route.experts, 6);
+  EXPECT_EQ(of_experts.experts->shared_size, 24);
+  EXPECT_FALSE(of_experts.experts->shared_gate);
+}
+
+TEST(GgufConfigTest, RefusesWhatContradictsGraniteHybrid) {
+  for (const char* key :
+       {"ssm.conv_kernel", "ssm.state_size", "ssm.group_count", "ssm.time_step_rank", "ssm.inner_size"}) {
+    EXPECT_THAT(ConfigError(GraniteHybrid(key)),
+                HasSubstr("'granitehybrid." + std::string(key) + "': expected an integer above 0"));
+  }
+  const auto heads = [](const std::vector<std::int32_t>& by_layer) { return ConfigError(GraniteHybrid("", by_layer)); };
+  EXPECT_THAT(heads({0, 0}), HasSubstr("at least one layer of full_attention"));
+  EXPECT_THAT(heads({1, 2}), HasSubstr("0, or one number in all other layers"));
+  EXPECT_THAT(heads({0}), HasSubstr("an integer for each of 2 layers"));
+  EXPECT_THAT(heads({-1, 2}), HasSubstr("integers from 0 on"));
+  GgufWriter experts = GraniteHybrid("expert_shared_feed_forward_length");
+  experts.U32("granitehybrid.expert_count", 6).U32("granitehybrid.expert_used_count", 2);
+  EXPECT_THAT(ConfigError(experts), HasSubstr("the size of the block beside the experts"));
 }
 
 TEST(GgufConfigTest, BoundsTheNumberOfLayers) {

@@ -67,7 +67,7 @@ constexpr const char* kGpt4o =
 constexpr const char* kBloom = R"( ?[^(\s|.,!?…。，、।۔،)]+)";
 
 constexpr PreTokenizer kPreTokenizers[] = {
-    {{"gpt-2", "phi-2", "exaone4"}, Cut::kWords, nullptr, false, false, false},
+    {{"gpt-2", "phi-2", "exaone4", "granite-docling"}, Cut::kWords, nullptr, false, false, false},
     {{"olmo", "mpt"}, Cut::kWords, nullptr, false, true, false},
     {{"smollm", "refact", "starcoder", "exaone", "minerva-7b"}, Cut::kDigitsAndWords, nullptr, false, false, false},
     {{"llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1"}, Cut::kPattern, kLlama3, true, false, true},

@@ -9,7 +9,8 @@ namespace loramux {
 // (layer index 0 is used). The embedding's row of a token is as a linear layer's product with a vector that is 1 at the
 // token and 0 elsewhere: its input is the vocabulary.
 // kGate, kUp and kDown are those of a layer's own feed-forward block, or of one expert; kRouter is the product that
-// chooses experts, and kSharedGate that of a shared expert's gate. kInQkv to kOut are those of recurrent layers.
+// chooses experts, and kSharedGate that of a shared expert's gate. kInQkv to kOut are those of recurrent layers, kInAll
+// Mamba-2's one in place of the four before.
 // kInputGate and kInputProjection make what a layer adds of its own input, and kLayerContext makes those inputs.
 // kProjectIn and kProjectOut stand between a narrow embedding and the hidden states. The last three belong to no layer
 // either.
@@ -29,6 +30,7 @@ enum class LoraTarget : std::uint8_t {
   kInZ,
   kInB,
   kInA,
+  kInAll,
   kOut,
   kInputGate,
   kInputProjection,

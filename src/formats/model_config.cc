@@ -313,7 +313,7 @@ Result<std::int64_t> ParsePattern(const JsonFields& fields, const FamilyInfo& fa
 // `layer_types` as saved by transformers 5 decides, except for Mistral; it must not contradict the other fields.
 Status ApplyLayerTypes(const JsonFields& fields, const FamilyInfo& family, std::int64_t window, ModelConfig& config) {
   const nlohmann::json* types = fields.Find("layer_types");
-  if (types == nullptr || family.of_deltanet) return Ok{};  // ParseRecurrent reads it
+  if (types == nullptr || family.of_deltanet || family.of_mamba) return Ok{};  // ParseRecurrent reads it
   if (!types->is_array() || static_cast<std::int64_t>(types->size()) != config.num_layers) {
     return fields.Bad("layer_types", "a list of num_hidden_layers = " + std::to_string(config.num_layers) + " names");
   }

@@ -49,6 +49,7 @@ enum class ModelFamily {
   kGraniteMoe,
   kGptOss,
   kQwen35,
+  kGraniteHybrid,
 };
 
 // The family's name for messages.
@@ -252,11 +253,11 @@ struct ModelConfig {
   }
   std::int64_t QDim(std::int64_t layer) const { return num_heads * HeadsOf(layer).head_dim; }
   std::int64_t KvDim(std::int64_t layer) const { return HeadsOf(layer).num_kv_heads * HeadsOf(layer).head_dim; }
-  // The rows of q_proj; of all that is computed of a layer's input at first: q_proj, k_proj and v_proj, or in_proj_qkv
-  // and in_proj_z of a recurrent layer.
+  // The rows of q_proj; of all that is computed of a layer's input at first: q_proj, k_proj and v_proj, or
+  // RecurrentConfig::InputRows of a recurrent layer.
   std::int64_t QProjDim(std::int64_t layer) const { return output_gate ? 2 * QDim(layer) : QDim(layer); }
   std::int64_t QkvDim(std::int64_t layer) const {
-    if (IsRecurrent(layer)) return recurrent->Channels() + recurrent->Values();
+    if (IsRecurrent(layer)) return recurrent->InputRows();
     return QProjDim(layer) + (SharesKv(layer) ? 0 : 2 * KvDim(layer));
   }
   // The width of what goes into o_proj, or into out_proj.
@@ -266,7 +267,7 @@ struct ModelConfig {
   std::int64_t MostQDim() const { return num_heads * MostHeadDim(); }
   std::int64_t MostQkvDim() const {
     const std::int64_t other = other_heads ? (num_heads + 2 * other_heads->num_kv_heads) * other_heads->head_dim : 0;
-    const std::int64_t states = recurrent ? recurrent->Channels() + recurrent->Values() : 0;
+    const std::int64_t states = recurrent ? recurrent->InputRows() : 0;
     return std::max({QDim() * (output_gate ? 2 : 1) + 2 * KvDim(), other, states});
   }
   // Whether a layer has a state in place of keys and values; how many have these, and how many of them before a layer.

@@ -22,7 +22,7 @@ constexpr NormNames kOfGlm4 = {.attention = "input_layernorm",
                                .mlp_output = "post_mlp_layernorm"};
 
 // Source: the configuration classes and the modelling files of transformers 5.24.
-constexpr std::array<FamilyInfo, 28> kFamilies = {{
+constexpr std::array<FamilyInfo, 29> kFamilies = {{
     {.family = ModelFamily::kLlama,
      .name = "llama",
      .architecture = "LlamaForCausalLM",
@@ -412,6 +412,25 @@ constexpr std::array<FamilyInfo, 28> kFamilies = {{
      .qk_norm = QkNorm::kHeads,
      .biases = BiasRule::kAttention,
      .of_deltanet = true},
+    {.family = ModelFamily::kGraniteHybrid,
+     .name = "granitemoehybrid",
+     .architecture = "GraniteMoeHybridForCausalLM",
+     .max_position = 2048,
+     .bos = 1,
+     .eos = 2,
+     .biases = BiasRule::kAttention,
+     .ropes = RopeRule::kNamed,
+     .multipliers = true,
+     .of_mamba = true,
+     .experts = {.count = "num_local_experts",
+                 .other_count = "num_experts",
+                 .default_count = 8,
+                 .default_per_token = 2,
+                 .always_renormalises = true,
+                 .default_shared = 1024,
+                 .shared = "shared_intermediate_size",
+                 .shared_gate = false,
+                 .may_be_none = true}},
 }};
 
 constexpr PartName kPartsOfNeoX[] = {{"self_attn.qkv_proj", "attention.query_key_value"},

@@ -34,6 +34,7 @@ enum class RopeRule : std::uint8_t {
   kAll,
   kListed,       // as no_rope_layers says (SmolLM3)
   kSlidingOnly,  // those with a window, or all if none has one (EXAONE 4)
+  kNamed,        // all, if position_embedding_type says so (Granite 4)
 };
 
 // Which biases the linear layers have.
@@ -63,8 +64,12 @@ struct ExpertRule {
   std::int64_t default_intermediate = 0;           // 0: required
   bool always_renormalises = false;                // else norm_topk_prob says it
   bool sparse_step = false;                        // decoder_sparse_step and mlp_only_layers say which layers
-  std::int64_t default_shared = 0;                 // shared_expert_intermediate_size, if missing; 0: no shared expert
+  std::int64_t default_shared = 0;                 // the size of the shared expert, if missing; 0: there is none
   bool biases = false;                             // router and experts have biases
+  const char* shared = "shared_expert_intermediate_size";  // the field of that size
+  bool shared_gate = true;                                 // the shared expert has a gate
+  // There may be none: 0 of them, and feed-forward blocks of the size of the shared expert.
+  bool may_be_none = false;
 };
 
 // One row of the table.
@@ -109,6 +114,7 @@ struct FamilyInfo {
   bool embedding_norm = false;
   bool of_gemma4 = false;    // its norm of values, its scales of layers, its heads of full layers
   bool of_deltanet = false;  // recurrent layers beside those of attention, which have an output gate
+  bool of_mamba = false;     // or layers of Mamba-2
   ExpertRule experts = {};
 };
 

@@ -2,6 +2,7 @@
 #include "formats/model_family.h"
 
 #include <cmath>
+#include <limits>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -51,6 +52,7 @@ TEST(ModelFamilyTest, EachRowIsFoundByItsNames) {
     json with = {{info.fields.intermediate, 96}, {"hidden_size_per_layer_input", 0}, {"global_head_dim", 32}};
     if (info.of_gemma4) with["attention_k_eq_v"] = true, with["num_global_key_value_heads"] = 1;
     if (info.experts.count != nullptr) with[info.experts.count] = 8;
+    if (info.of_mamba) with["layer_types"] = {"attention", "attention", "attention", "attention"};  // by default none
     const ModelConfig config = Parsed(Of(info.architecture, info.name, with));
     EXPECT_EQ(config.family, info.family) << info.name;
     EXPECT_EQ(config.tie_word_embeddings, info.tied) << info.name;
@@ -385,11 +387,73 @@ TEST(ModelFamilyTest, Qwen35RefusesByName) {
   EXPECT_THAT(ErrorOf(Qwen35({{"layer_types", {"full_attention"}}})), HasSubstr("a list of num_hidden_layers = 4"));
   EXPECT_THAT(ErrorOf(Qwen35({{"attn_output_gate", false}})), HasSubstr("attn_output_gate false is not supported"));
   EXPECT_THAT(ErrorOf(Qwen35({{"num_experts", 8}})), HasSubstr("mixtures of experts are not supported"));
-  for (const auto& [architecture, type] : {std::pair{"Qwen3NextForCausalLM", "qwen3_next"},
-                                           {"Qwen3_5MoeForCausalLM", "qwen3_5_moe_text"},
-                                           {"GraniteMoeHybridForCausalLM", "granitemoehybrid"}}) {
+  for (const auto& [architecture, type] :
+       {std::pair{"Qwen3NextForCausalLM", "qwen3_next"}, {"Qwen3_5MoeForCausalLM", "qwen3_5_moe_text"}}) {
     EXPECT_THAT(ErrorOf(Of(architecture, type)), HasSubstr(architecture));
   }
+}
+
+json GraniteHybrid(const json& more = json::object()) {
+  json config = Of("GraniteMoeHybridForCausalLM", "granitemoehybrid",
+                   {{"layer_types", {"mamba", "linear_attention", "attention", "full_attention"}},
+                    {"num_local_experts", 0},
+                    {"shared_intermediate_size", 40},
+                    {"mamba_n_heads", 4},
+                    {"mamba_d_head", 32},
+                    {"mamba_n_groups", 2},
+                    {"mamba_d_state", 6}});
+  config.update(more);
+  return config;
+}
+
+TEST(ModelFamilyTest, GraniteHybrid) {
+  const ModelConfig c = Parsed(GraniteHybrid());
+  const RecurrentConfig& r = *c.recurrent;
+  EXPECT_TRUE(r.mamba && r.conv_bias && !r.projection_bias && !c.output_gate);
+  EXPECT_THAT(r.layers, ElementsAre(true, true, false, false));
+  EXPECT_EQ(r.Values(), 2 * c.hidden_size);
+  EXPECT_EQ(r.Channels(), 2 * c.hidden_size + 2 * 2 * 6);
+  EXPECT_EQ(c.QkvDim(0), r.Channels() + r.Values() + 4);  // a step for each head
+  EXPECT_EQ(c.KvLayers(), 2);
+  EXPECT_EQ(c.intermediate_size, 40);
+  EXPECT_FALSE(c.experts);
+  EXPECT_EQ(c.RopeOf(2), LayerRope::kNone);  // unless it is named
+  EXPECT_EQ(Parsed(GraniteHybrid({{"position_embedding_type", "nope"}})).RopeOf(2), LayerRope::kNone);
+  EXPECT_EQ(Parsed(GraniteHybrid({{"position_embedding_type", "rope"}})).RopeOf(2), LayerRope::kMain);
+  EXPECT_EQ(r.least_step, 0);
+  EXPECT_EQ(r.most_step, std::numeric_limits<double>::infinity());
+  const ModelConfig limits = Parsed(GraniteHybrid({{"time_step_limit", {0.25, 4}}}));
+  EXPECT_EQ(limits.recurrent->least_step, 0.25);
+  EXPECT_EQ(limits.recurrent->most_step, 4);
+  const json infinity = {{"__float__", "Infinity"}};
+  EXPECT_EQ(Parsed(GraniteHybrid({{"time_step_limit", {0.0, infinity}}})).recurrent->most_step, r.most_step);
+  EXPECT_EQ(Parsed(GraniteHybrid({{"mamba_d_head", "auto"}})).recurrent->value_dim, r.value_dim);
+
+  const ModelConfig experts = Parsed(GraniteHybrid({{"num_local_experts", 6}}));
+  EXPECT_EQ(experts.experts->route.per_token, 2);
+  EXPECT_TRUE(experts.experts->route.renormalise && !experts.experts->shared_gate);
+  EXPECT_EQ(experts.BlockSize(0), 40);
+  EXPECT_EQ(experts.experts->intermediate_size, 96);
+
+  const json attention = {"attention", "attention", "attention", "attention"};
+  EXPECT_FALSE(Parsed(GraniteHybrid({{"layer_types", attention}})).recurrent);
+}
+
+TEST(ModelFamilyTest, GraniteHybridRefusesByName) {
+  const auto error = [](const json& more) { return ErrorOf(GraniteHybrid(more)); };
+  EXPECT_THAT(error({{"mamba_n_groups", 3}}), HasSubstr("mamba_n_groups 3 does not divide mamba_n_heads 4"));
+  EXPECT_THAT(error({{"mamba_n_heads", 8}}), HasSubstr("mamba_expand * hidden_size"));
+  EXPECT_THAT(error({{"mamba_d_head", "all"}}), HasSubstr("mamba_d_head"));
+  EXPECT_THAT(error({{"mamba_d_conv", 9}}), HasSubstr("mamba_d_conv"));
+  EXPECT_THAT(error({{"layer_types", nullptr}}), HasSubstr("at least one layer of full_attention"));
+  EXPECT_THAT(error({{"layer_types", {"mamba2", "mamba", "mamba", "attention"}}}),
+              HasSubstr("layer_types[0]: \"mamba2\" is not supported"));
+  EXPECT_THAT(error({{"position_embedding_type", "alibi"}}), HasSubstr("position_embedding_type 'alibi'"));
+  for (const json& limits : {json(1), json::array({0}), json::array({2, 1}), json::array({-1, 1}),
+                             json::array({0, {{"__float__", "NaN"}}})}) {
+    EXPECT_THAT(error({{"time_step_limit", limits}}), HasSubstr("time_step_limit"));
+  }
+  EXPECT_THAT(error({{"hidden_act", "gelu"}}), HasSubstr("hidden_act"));
 }
 
 // As its models of few parameters.

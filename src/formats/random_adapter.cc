@@ -5,19 +5,25 @@
 #include <fstream>
 
 #include "base/prng.h"
+#include "formats/model_family.h"
 
 namespace loramux {
 namespace {
 
-const char* ModuleParent(LoraTarget target) {
+const char* ModuleParent(LoraTarget target, bool mamba) {
   switch (target) {
     case LoraTarget::kGate:
     case LoraTarget::kUp:
     case LoraTarget::kDown:
       return "mlp.";
     default:
-      return IsOfStates(target) ? "linear_attn." : "self_attn.";
+      return !IsOfStates(target) ? "self_attn." : mamba ? "mamba." : "linear_attn.";
   }
+}
+
+// Whether recurrent layers have such a layer.
+bool HasOfStates(const RecurrentConfig& config, LoraTarget target) {
+  return target == LoraTarget::kOut || (target == LoraTarget::kInAll) == config.mamba;
 }
 
 struct Tensor {
@@ -32,15 +38,29 @@ std::vector<Tensor> Tensors(const ModelConfig& model, std::int32_t rank, const s
     tensors.push_back({"base_model.model." + module + ".lora_A.weight", rank, shape.in});
     tensors.push_back({"base_model.model." + module + ".lora_B.weight", shape.out, rank});
   };
+  // Granite's, in which gate and up are one layer.
+  const auto add_shared_mlp = [&](LoraTarget target, std::int64_t layer) {
+    if (target == LoraTarget::kUp) return;
+    const bool down = target == LoraTarget::kDown;
+    add("model.layers." + std::to_string(layer) + ".shared_mlp." + (down ? "output_linear" : "input_linear"), target,
+        layer);
+    if (!down) tensors.back().rows *= 2;
+  };
   for (std::int64_t layer = 0; layer < model.num_layers; ++layer) {
     for (const LoraTarget target : targets) {
       if (target == LoraTarget::kLmHead) continue;
       const bool of_block = target <= LoraTarget::kO || IsOfStates(target);
       if (of_block && IsOfStates(target) != model.IsRecurrent(layer)) continue;
+      if (IsOfStates(target) && !HasOfStates(*model.recurrent, target)) continue;
+      if (!of_block && InfoOf(model.family).of_mamba) {
+        add_shared_mlp(target, layer);
+        continue;
+      }
       const bool of_keys = target == LoraTarget::kK || target == LoraTarget::kV;
       if (of_keys && (model.SharesKv(layer) || (target == LoraTarget::kV && model.ValuesAreKeys(layer)))) continue;
       const std::string name = LoraTargetName(target);
-      const std::string parent = "model.layers." + std::to_string(layer) + "." + ModuleParent(target);
+      const std::string parent = "model.layers." + std::to_string(layer) + "." +
+                                 ModuleParent(target, model.recurrent && model.recurrent->mamba);
       if (of_block || !model.HasExperts(layer)) {
         add(parent + name, target, layer);
         continue;

@@ -1,23 +1,33 @@
-// The layers of a hybrid model that carry a state from token to token in place of keys and values: gated DeltaNet.
+// The layers of a hybrid model that carry a state from token to token in place of keys and values: gated DeltaNet, or
+// Mamba-2.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 namespace loramux {
 
 // What these layers have. Queries, keys and values pass a causal convolution together; each head of keys then serves
-// value_heads / key_heads heads of values, one after the other.
+// value_heads / key_heads heads of values, one after the other. Mamba-2 has B for keys, C for queries, x for values,
+// and groups for heads of keys.
 struct RecurrentConfig {
+  bool mamba = false;           // Mamba-2; else gated DeltaNet
   std::int64_t conv_width = 4;  // positions that the convolution sees
   std::int64_t key_heads = 0, value_heads = 0;
   std::int64_t key_dim = 0, value_dim = 0;  // elements of a head
   std::vector<bool> layers;                 // by layer: whether it is one of these
+  // Mamba-2: whether the convolution, and in_proj and out_proj, have biases; between which limits a step lies.
+  bool conv_bias = false, projection_bias = false;
+  double least_step = 0, most_step = std::numeric_limits<double>::infinity();
 
   std::int64_t Values() const { return value_heads * value_dim; }
   // The rows of queries, keys and values together.
   std::int64_t Channels() const { return 2 * key_heads * key_dim + Values(); }
+  // The rows of all that is computed of a layer's input at first: in_proj_qkv and in_proj_z, or Mamba-2's in_proj,
+  // which has z, what passes the convolution, and the steps of the heads.
+  std::int64_t InputRows() const { return Channels() + Values() + (mamba ? value_heads : 0); }
   // How many layers before `layer` are of these.
   std::int64_t Before(std::int64_t layer) const { return std::count(layers.begin(), layers.begin() + layer, true); }
 

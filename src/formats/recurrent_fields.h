@@ -8,8 +8,8 @@
 
 namespace loramux {
 
-// Sets ModelConfig::recurrent if the family has such layers. REQUIRES: the extents are parsed. Errors: no layer has
-// keys and values; a head of keys serves no whole number of heads of values.
+// Sets ModelConfig::recurrent if the model has such layers. REQUIRES: the extents are parsed. Errors: no layer has
+// keys and values; a head of keys serves no whole number of heads of values; extents that contradict each other.
 Status ParseRecurrent(const JsonFields& fields, const FamilyInfo& family, ModelConfig& config);
 
 }  // namespace loramux

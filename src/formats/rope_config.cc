@@ -261,6 +261,17 @@ Status ApplyList(const JsonFields& fields, ModelConfig& config) {
   return Ok{};
 }
 
+// position_embedding_type; "nope" is what published models without an embedding say.
+Status ApplyName(const JsonFields& fields, ModelConfig& config) {
+  ASSIGN_OR_RETURN(const auto name, fields.String("position_embedding_type"));
+  if (name && *name != "rope" && *name != "nope") {
+    return Unsupported(fields.label() + "position_embedding_type " + Quote(*name) +
+                       " is not supported, only rope, nope and null");
+  }
+  if (name != "rope") config.layer_rope.assign(config.layer_rope.size(), LayerRope::kNone);
+  return Ok{};
+}
+
 // Which layers have which embedding.
 Status Distribute(const JsonFields& fields, const FamilyInfo& family, ModelConfig& config) {
   const auto has_window = [](std::int64_t window) { return window != 0; };
@@ -273,6 +284,7 @@ Status Distribute(const JsonFields& fields, const FamilyInfo& family, ModelConfi
   }
   if (family.learned_positions || config.alibi != Alibi::kNone)
     config.layer_rope.assign(config.layer_rope.size(), LayerRope::kNone);
+  if (family.ropes == RopeRule::kNamed) RETURN_IF_ERROR(ApplyName(fields, config));
   return family.ropes == RopeRule::kListed ? ApplyList(fields, config) : Ok{};
 }
 

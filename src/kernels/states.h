@@ -1,11 +1,13 @@
-// Layers that carry a state from token to token in place of keys and values: a causal convolution and the gated delta
-// rule, with what stands around them. What is computed for a token depends on the state before it and on its own row
-// alone, so that the result has the same bits however a prompt is cut into steps, and whatever else the batch has.
+// Layers that carry a state from token to token in place of keys and values: a causal convolution, then the gated delta
+// rule or Mamba-2's selective scan, with what stands around them. What is computed for a token depends on the state
+// before it and on its own row alone, so that the result has the same bits however a prompt is cut into steps, and
+// whatever else the batch has.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <span>
 
 #include "kernels/kernel_context.h"
@@ -54,21 +56,22 @@ struct StatePlace {
   }
 };
 
-// The heads of the gated delta rule. Key head j serves value heads j r to j r + r - 1, with r = value_heads /
+// The heads of the gated delta rule, and those of the selective scan, whose B are keys, whose C are queries, and whose
+// groups are key heads. Key head j serves value heads j r to j r + r - 1, with r = value_heads /
 // key_heads.
 struct DeltaShape {
   std::int64_t key_heads = 0, value_heads = 0;
   std::int64_t key_dim = 0, value_dim = 0;
 
-  // A row of what goes into it: all queries, all keys, all values.
+  // A row of what goes in: all queries, all keys, all values; of the scan, all values, all keys, all queries.
   std::int64_t Keys() const { return key_heads * key_dim; }
   std::int64_t Values() const { return value_heads * value_dim; }
   std::int64_t Channels() const { return 2 * Keys() + Values(); }
   std::int64_t HeadFloats() const { return key_dim * value_dim; }  // the state of a value head: [key_dim, value_dim]
 };
 
-// y[t, c] = silu(sum over j of weights[j, c] x[t - width + 1 + j, c]) for each sequence's rows t; what lies before them
-// is its state [width - 1, channels], which then has its last rows. x and y do not overlap.
+// y[t, c] = silu(bias[c] + sum over j of weights[j, c] x[t - width + 1 + j, c]) for each sequence's rows t; what lies
+// before them is its state [width - 1, channels], which then has its last rows. x and y do not overlap.
 struct CausalConvArguments {
   std::int64_t channels = 0, width = 0;
   const float* weights = nullptr;  // [width, channels]
@@ -76,6 +79,7 @@ struct CausalConvArguments {
   std::span<const StateSequence> sequences;
   ConstRows x;
   Rows y;
+  const float* bias = nullptr;  // [channels]; null: none
 
   void Check() const {
     CHECK_GT(channels, 0);
@@ -106,17 +110,46 @@ struct DeltaRuleArguments {
   }
 };
 LORAMUX_KERNEL(DeltaRule)
+// A state, and the rows of a head that pass it together.
+inline constexpr std::int64_t kStateTile = 16;
 inline std::int64_t DeltaWorkspaceFloats(const DeltaShape& shape) {
-  return (shape.HeadFloats() + 2 * shape.key_dim + shape.value_dim + 15) / 16 * 16;
+  return (shape.HeadFloats() + 2 * kStateTile * (shape.key_dim + shape.value_dim) + 15) / 16 * 16;
 }
 
-// y = y / sqrt(mean(y^2) + eps) * weight * silu(z) for each head of each row.
+// Mamba-2's recurrence, for each value head and token in turn, with step = softplus(steps + bias) within its limits:
+// S = exp(rate step) S + k (step v)^T; out = S^T q + skip v. The state: as the delta rule's.
+struct SelectiveScanArguments {
+  DeltaShape shape;
+  const float* rate = nullptr;  // [value_heads], below 0
+  const float* bias = nullptr;  // [value_heads]
+  const float* skip = nullptr;  // [value_heads]
+  float least_step = 0, most_step = std::numeric_limits<float>::infinity();
+  StatePlace place;
+  std::span<const StateSequence> sequences;
+  ConstRows x;                 // [rows, Channels()]
+  ConstRows steps;             // [rows, value_heads]
+  Rows out;                    // [rows, Values()]
+  float* workspace = nullptr;  // threads times DeltaWorkspaceFloats
+
+  void Check() const {
+    CHECK_GT(shape.HeadFloats(), 0);
+    CHECK_EQ(shape.value_heads % shape.key_heads, 0);
+    CHECK_LE(least_step, most_step);
+    CHECK_GT(place.page_floats, 0);
+  }
+};
+LORAMUX_KERNEL(SelectiveScan)
+
+// y = y / sqrt(mean(y^2) + eps) * weight * silu(z) for each head of each row; with `gate_first` the mean is that of
+// y * silu(z), which weights alone multiply then.
 struct GatedRmsNormArguments {
   std::int64_t rows = 0, heads = 0, head_dim = 0;
   const float* weight = nullptr;  // [head_dim]
   float eps = 0;
   ConstRows z;
   Rows y;
+  bool gate_first = false;
+  std::int64_t weight_stride = 0;  // from the weights of a head to those of the next; 0: all have the same
 
   void Check() const { CHECK_GT(head_dim, 0); }
 };

@@ -94,11 +94,15 @@ TEST_P(StatesTest, CausalConvHasTheSameBitsInWhateverSteps) {
   for (const std::int64_t channels : {1, 20, 300}) {
     for (const std::int64_t width : {2, 4}) {
       const auto x = RandomFloats(kAllTokens * channels, prng), weights = RandomFloats(width * channels, prng);
-      CheckSteps(
-          context(), reference(), (width - 1) * channels, channels,
-          [&](const KernelContext& c, const StatePlace& place, std::span<const StateSequence> sequences, float* y) {
-            CausalConv(c, {channels, width, weights.data(), place, sequences, {x.data(), channels}, {y, channels}});
-          });
+      const auto bias = RandomFloats(channels, prng);
+      for (const float* const added : {static_cast<const float*>(nullptr), bias.data()}) {
+        CheckSteps(
+            context(), reference(), (width - 1) * channels, channels,
+            [&](const KernelContext& c, const StatePlace& place, std::span<const StateSequence> sequences, float* y) {
+              const ConstRows rows = {x.data(), channels};
+              CausalConv(c, {channels, width, weights.data(), place, sequences, rows, {y, channels}, added});
+            });
+      }
     }
   }
 }
@@ -118,6 +122,17 @@ TEST_P(StatesTest, CausalConvSeesTheRowsBefore) {
                          .y = {y.data(), 2}});
   const float sums[] = {0.25f, 0, 0.5f, 5, 0.75f, 10, 2, 15};
   for (std::size_t i = 0; i < y.size(); ++i) EXPECT_NEAR(y[i], sums[i] / (1 + std::exp(-sums[i])), 1e-5f) << i;
+  const float bias[] = {0.5f, -3};
+  CausalConv(context(), {.channels = 2,
+                         .width = 4,
+                         .weights = weights.data(),
+                         .place = pages.place(),
+                         .sequences = std::span(&sequence, 1),
+                         .x = {x.data(), 2},
+                         .y = {y.data(), 2},
+                         .bias = bias});
+  EXPECT_NEAR(y[0], 0.75f / (1 + std::exp(-0.75f)), 1e-5f);
+  EXPECT_NEAR(y[3], 2.0f / (1 + std::exp(-2.0f)), 1e-5f);
 }
 
 TEST_P(StatesTest, DeltaRuleHasTheSameBitsInWhateverSteps) {
@@ -130,19 +145,19 @@ TEST_P(StatesTest, DeltaRuleHasTheSameBitsInWhateverSteps) {
     for (float& value : rate) value = -0.3f - 0.2f * value;
     gates[static_cast<std::size_t>(heads)] = 30;  // beyond which softplus is its argument
     std::vector<float> workspace(static_cast<std::size_t>(3 * DeltaWorkspaceFloats(shape)));
-    CheckSteps(
-        context(), reference(), heads * shape.HeadFloats(), width,
-        [&](const KernelContext& c, const StatePlace& place, std::span<const StateSequence> sequences, float* y) {
-          DeltaRule(c, {.shape = shape,
-                        .rate = rate.data(),
-                        .bias = bias.data(),
-                        .place = place,
-                        .sequences = sequences,
-                        .x = {x.data(), channels},
-                        .gates = {gates.data(), 2 * heads},
-                        .out = {y, width},
-                        .workspace = workspace.data()});
-        });
+    const auto op = [&](const KernelContext& c, const StatePlace& place, std::span<const StateSequence> sequences,
+                        float* y) {
+      DeltaRule(c, {.shape = shape,
+                    .rate = rate.data(),
+                    .bias = bias.data(),
+                    .place = place,
+                    .sequences = sequences,
+                    .x = {x.data(), channels},
+                    .gates = {gates.data(), 2 * heads},
+                    .out = {y, width},
+                    .workspace = workspace.data()});
+    };
+    CheckSteps(context(), reference(), heads * shape.HeadFloats(), width, op);
   }
 }
 
@@ -173,6 +188,74 @@ TEST_P(StatesTest, DeltaRuleRemembers) {
   EXPECT_NEAR(y[3], 7 * root / 2, 1e-4f);  // exp(-log(2)), and beta 0
 }
 
+TEST_P(StatesTest, SelectiveScanHasTheSameBitsInWhateverSteps) {
+  Prng prng(5);
+  for (const DeltaShape& shape :
+       {DeltaShape{1, 1, 8, 4}, DeltaShape{2, 4, 7, 12}, DeltaShape{1, 3, 33, 70}, DeltaShape{2, 2, 128, 64}}) {
+    const std::int64_t channels = shape.Channels(), heads = shape.value_heads, width = shape.Values();
+    const auto bias = RandomFloats(heads, prng), skip = RandomFloats(heads, prng);
+    auto x = RandomFloats(kAllTokens * channels, prng), rate = RandomFloats(heads, prng);
+    auto steps = RandomFloats(kAllTokens * heads, prng);
+    for (float& value : x) value *= 0.6f;
+    for (float& value : rate) value = -0.6f - 0.4f * value;
+    steps[0] = 30;                                // beyond which softplus is its argument
+    steps[static_cast<std::size_t>(heads)] = -9;  // which the lower limit raises
+    std::vector<float> workspace(static_cast<std::size_t>(3 * DeltaWorkspaceFloats(shape)));
+    const auto op = [&](const KernelContext& c, const StatePlace& place, std::span<const StateSequence> sequences,
+                        float* y) {
+      SelectiveScan(c, {.shape = shape,
+                        .rate = rate.data(),
+                        .bias = bias.data(),
+                        .skip = skip.data(),
+                        .least_step = 0.01f,
+                        .most_step = 0.9f,
+                        .place = place,
+                        .sequences = sequences,
+                        .x = {x.data(), channels},
+                        .steps = {steps.data(), heads},
+                        .out = {y, width},
+                        .workspace = workspace.data()});
+    };
+    CheckSteps(context(), reference(), heads * shape.HeadFloats(), width, op);
+  }
+}
+
+// Two heads of two values in two groups, by hand: each group has a B and a C of its own.
+TEST_P(StatesTest, SelectiveScanByHand) {
+  const DeltaShape shape = {2, 2, 1, 2};
+  Pages pages(0, 4, 1);
+  const std::vector<float> rate = {-1, -2}, bias = {0, 1}, skip = {10, 0.5f};
+  // By row: x of both heads, B of both groups, C of both groups.
+  const std::vector<float> x = {1, 2, 3, 4, 5, 7, 0.5f, 2, 6, 8, 1, 1, 2, 3, 4, 0.25f};
+  const std::vector<float> steps = {0, -1, 50, 1};
+  std::vector<float> y(8), workspace(static_cast<std::size_t>(3 * DeltaWorkspaceFloats(shape)));
+  const StateSequence sequence = {0, 2, true, pages.table(0)};
+  const auto run = [&](float least, float most) {
+    SelectiveScan(context(), {.shape = shape,
+                              .rate = rate.data(),
+                              .bias = bias.data(),
+                              .skip = skip.data(),
+                              .least_step = least,
+                              .most_step = most,
+                              .place = pages.place(),
+                              .sequences = std::span(&sequence, 1),
+                              .x = {x.data(), 8},
+                              .steps = {steps.data(), 2},
+                              .out = {y.data(), 4},
+                              .workspace = workspace.data()});
+  };
+  run(0, std::numeric_limits<float>::infinity());
+  const float half = std::log(2.0f), wide = std::log1p(std::exp(2.0f));
+  EXPECT_NEAR(y[0], half * 5 * 0.5f * 1 + 10, 1e-5f);
+  EXPECT_NEAR(y[1], half * 5 * 0.5f * 2 + 20, 1e-5f);
+  EXPECT_NEAR(y[2], half * 7 * 2 * 3 + 1.5f, 1e-4f);
+  EXPECT_NEAR(y[4], 50 * 2 * 4 * 6 + 60, 1e-2f);  // nothing is left of the first token
+  EXPECT_NEAR(y[6], (std::exp(-2 * wide) * half * 7 * 3 + wide * 3 * 1) * 0.25f + 0.5f, 1e-4f);
+  run(1, 2);
+  EXPECT_NEAR(y[2], 1 * 7 * 2 * 3 + 1.5f, 1e-4f);
+  EXPECT_NEAR(y[4], (std::exp(-2.0f) * 5 + 2 * 2 * 6) * 4 + 60, 1e-4f);
+}
+
 TEST_P(StatesTest, GatedRmsNorm) {
   Prng prng(3);
   for (const std::int64_t dim : {1, 12, 16, 128}) {
@@ -191,6 +274,31 @@ TEST_P(StatesTest, GatedRmsNorm) {
     for (std::int64_t i = 0; i < dim; ++i) squares += x[static_cast<std::size_t>(i)] * x[static_cast<std::size_t>(i)];
     const float gate = z[0] / (1 + std::exp(-z[0]));
     EXPECT_NEAR(actual[0], x[0] / std::sqrt(squares / static_cast<float>(dim) + 0.01f) * weight[0] * gate, 4e-6f);
+  }
+}
+
+TEST_P(StatesTest, GatedRmsNormOfWhatIsGated) {
+  Prng prng(6);
+  for (const std::int64_t dim : {1, 12, 16, 128}) {
+    const std::int64_t heads = 3, rows = 50, width = heads * dim;
+    const auto z = RandomFloats(rows * width, prng), weight = RandomFloats(width, prng);
+    const auto x = RandomFloats(rows * width, prng);
+    const auto run = [&](const KernelContext& c) {
+      std::vector<float> y = x;
+      GatedRmsNorm(c, {rows, heads, dim, weight.data(), 0.01f, {z.data(), width}, {y.data(), width}, true, dim});
+      return y;
+    };
+    const std::vector<float> actual = run(context());
+    ExpectClose(actual, run(reference()), 4e-6f);
+    const auto gated = [&](std::int64_t i) {  // element of the last head of the first row
+      const auto at = static_cast<std::size_t>(2 * dim + i);
+      return x[at] * z[at] / (1 + std::exp(-z[at]));
+    };
+    float squares = 0;
+    for (std::int64_t i = 0; i < dim; ++i) squares += gated(i) * gated(i);
+    const auto last = static_cast<std::size_t>(width - 1);
+    EXPECT_NEAR(actual[last], gated(dim - 1) / std::sqrt(squares / static_cast<float>(dim) + 0.01f) * weight[last],
+                4e-6f);
   }
 }
 

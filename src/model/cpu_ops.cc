@@ -52,7 +52,7 @@ CpuWorkspace::CpuWorkspace(const ModelConfig& config)
       layer_gated(config.layer_input_size),
       output_gates(config.output_gate ? config.MostQDim() : 0),
       mixed(config.recurrent ? config.recurrent->Channels() : 0),
-      state_gates(config.recurrent ? 2 * config.recurrent->value_heads : 0),
+      state_gates(config.recurrent && !config.recurrent->mamba ? 2 * config.recurrent->value_heads : 0),
       last_hidden(config.hidden_size),
       router(config.experts ? config.experts->route.experts + 1 : 0),
       chosen(config.experts ? config.hidden_size : 0),
@@ -427,6 +427,35 @@ void CpuOps::MulSigmoid(std::int64_t layer, Rows gates, Rows y) {
   loramux::MulSigmoid(f_.context, {gates, y, batch_->num_rows, config_.QDim(layer)});
 }
 
+void CpuOps::Scan(const StateWeightsOf<Vector>& weights, const StatePlace& place, Rows mixed, Rows steps, Rows z,
+                  Rows out) {
+  const RecurrentConfig& config = *config_.recurrent;
+  const DeltaShape shape = ShapeOf(config);
+  SelectiveScan(f_.context,
+                {.shape = shape,
+                 .rate = weights.rate.data(),
+                 .bias = weights.dt_bias.data(),
+                 .skip = weights.skip.data(),
+                 .least_step = static_cast<float>(config.least_step),
+                 .most_step = static_cast<float>(config.most_step),
+                 .place = place,
+                 .sequences = w_.state_sequences,
+                 .x = mixed,
+                 .steps = steps,
+                 .out = out,
+                 .workspace = EnsureFloats(w_.states, DeltaWorkspaceFloats(shape) * f_.context.pool->size())});
+  const std::int64_t group = shape.Values() / shape.key_heads;
+  GatedRmsNorm(f_.context, {.rows = batch_->num_rows,
+                            .heads = shape.key_heads,
+                            .head_dim = group,
+                            .weight = weights.norm.data(),
+                            .eps = NormEpsilonOf(config_),
+                            .z = z,
+                            .y = out,
+                            .gate_first = true,
+                            .weight_stride = group});
+}
+
 void CpuOps::MixStates(std::int64_t layer, const StateWeightsOf<Vector>& weights, Rows x, Rows gates, Rows mixed,
                        Rows out) {
   const RecurrentConfig& config = *config_.recurrent;
@@ -436,13 +465,20 @@ void CpuOps::MixStates(std::int64_t layer, const StateWeightsOf<Vector>& weights
   const StatePlace conv = {f_.arena, f_.layout.StateFloats(), config.Before(layer) * config.LayerFloats()};
   StatePlace heads = conv;
   heads.first += config.ConvFloats();
+  // Mamba-2 has z, then what is mixed, then the steps of the heads; gated DeltaNet what is mixed, then z.
+  const Rows z = x.From(config.mamba ? 0 : shape.Channels()), to_mix = x.From(config.mamba ? shape.Values() : 0);
   CausalConv(f_.context, {.channels = shape.Channels(),
                           .width = config.conv_width,
                           .weights = weights.conv.data(),
                           .place = conv,
                           .sequences = w_.state_sequences,
-                          .x = x,
-                          .y = mixed});
+                          .x = to_mix,
+                          .y = mixed,
+                          .bias = weights.conv_bias.empty() ? nullptr : weights.conv_bias.data()});
+  if (config.mamba) {
+    Scan(weights, heads, mixed, to_mix.From(shape.Channels()), z, out);
+    return;
+  }
   DeltaRule(f_.context, {.shape = shape,
                          .rate = weights.rate.data(),
                          .bias = weights.dt_bias.data(),
@@ -457,7 +493,7 @@ void CpuOps::MixStates(std::int64_t layer, const StateWeightsOf<Vector>& weights
                             .head_dim = shape.value_dim,
                             .weight = weights.norm.data(),
                             .eps = NormEpsilonOf(config_),
-                            .z = x.From(shape.Channels()),
+                            .z = z,
                             .y = out});
 }
 

@@ -91,6 +91,7 @@ class CpuOps {
   using Matrix = ModelWeights::Matrix;
   using Vector = ModelWeights::Vector;
   using NormVectors = ModelWeights::Norm;
+  static constexpr bool kMixesMamba = true;  // MixStates
 
   // Tokens, scores and sums go to `result`.
   CpuOps(const ModelConfig& config, CpuWorkspace& workspace, const CpuPlace& place, StepResult& result)
@@ -138,6 +139,8 @@ class CpuOps {
   PagesOfLayer PagesOf(std::int64_t layer) const;
   void PrepareRope(RopeTable& table, CpuWorkspace::Angles& angles) const;
   void PrepareSampler();
+  // Mamba-2's recurrence behind the convolution, and its norm. `place`: of the heads' states.
+  void Scan(const StateWeightsOf<Vector>& weights, const StatePlace& place, Rows mixed, Rows steps, Rows z, Rows out);
   bool CollectOwnSegments();
   // Finds ChosenRows' runs of the batch's adapters; the rows of what they change.
   void CollectExpertRuns();

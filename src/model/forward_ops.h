@@ -152,14 +152,18 @@ concept ForwardOps = requires(Ops& ops, const StepRows<typename Ops::Adapter>& b
 //                                    its columns, and copies the gates
 //   MulSigmoid(layer, gates, y)      y *= the sigmoid of the gates, for the columns of a layer's queries
 //   MixStates(layer, weights, x, gates, mixed, out) the recurrence of a layer over each sequence's rows, whose states
-//                                    it updates: x: what in_proj_qkv and in_proj_z give; gates: in_proj_b and
-//                                    in_proj_a; out: the input of out_proj. A sequence's state begins with zeros at
-//                                    position 0
+//                                    it updates: x: what in_proj_qkv and in_proj_z give, or Mamba-2's in_proj; gates:
+//                                    in_proj_b and in_proj_a, of no meaning in Mamba-2; out: the input of out_proj. A
+//                                    sequence's state begins with zeros at position 0
 template <typename Ops>
 concept StateOps = requires(Ops& ops, typename Ops::Rows x, const typename Ops::Weights& weights, std::int64_t n) {
   ops.SplitGates(n, x, x);
   ops.MulSigmoid(n, x, x);
   ops.MixStates(n, weights.layers[0].states, x, x, x, x);
 };
+
+// Whether the MixStates of such a device computes Mamba-2 too, and not gated DeltaNet alone.
+template <typename Ops>
+concept MambaOps = StateOps<Ops> && Ops::kMixesMamba;
 
 }  // namespace loramux

@@ -29,6 +29,7 @@ class ForwardPass {
   ForwardPass(const ModelConfig& config, const typename Ops::Weights& weights, Ops& ops)
       : config_(config), weights_(weights), ops_(ops) {
     CHECK(StateOps<Ops> || (!config.recurrent && !config.output_gate));
+    CHECK(MambaOps<Ops> || !config.recurrent || !config.recurrent->mamba);
   }
 
   // Computes the step: stores keys and values of all its tokens, computes the logits, and samples, scores and pools
@@ -195,11 +196,15 @@ class ForwardPass {
 
   // attended = what a recurrent layer makes of the block's input x and of its states.
   void Recurrence(std::int64_t layer, const Layer& w, const Rows& x) {
-    const std::int64_t heads = config_.recurrent->value_heads;
-    const Rows z = b_.qkv.From(config_.recurrent->Channels()), a = b_.state_gates.From(heads);
-    Linear(layer, x, rows_, w.qkv, w.qkv_bias, b_.qkv, {{LoraTarget::kInQkv, b_.qkv}, {LoraTarget::kInZ, z}});
-    Linear(layer, x, rows_, w.state_gates, weights_.no_bias, b_.state_gates,
-           {{LoraTarget::kInB, b_.state_gates}, {LoraTarget::kInA, a}});
+    if (config_.recurrent->mamba) {
+      Linear(layer, x, rows_, w.qkv, w.qkv_bias, b_.qkv, {{LoraTarget::kInAll, b_.qkv}});
+    } else {
+      const std::int64_t heads = config_.recurrent->value_heads;
+      const Rows z = b_.qkv.From(config_.recurrent->Channels()), a = b_.state_gates.From(heads);
+      Linear(layer, x, rows_, w.qkv, w.qkv_bias, b_.qkv, {{LoraTarget::kInQkv, b_.qkv}, {LoraTarget::kInZ, z}});
+      Linear(layer, x, rows_, w.state_gates, weights_.no_bias, b_.state_gates,
+             {{LoraTarget::kInB, b_.state_gates}, {LoraTarget::kInA, a}});
+    }
     if constexpr (StateOps<Ops>) {
       ops_.MixStates(layer, w.states, b_.qkv, b_.state_gates, b_.mixed, b_.attended);
     }

@@ -113,16 +113,28 @@ Status FindLayerInputs(ModelSource& source, const ModelConfig& c, ModelTensors& 
   return Ok{};
 }
 
-// Finds the matrices of a recurrent layer.
-Status FindRecurrent(ModelSource& source, const ModelConfig& c, const std::string& layer, LayerTensors& t) {
+// Finds what a recurrent layer makes of its input at first.
+Status FindInputs(ModelSource& source, const ModelConfig& c, const std::string& name, LayerTensors& t) {
   const RecurrentConfig& r = *c.recurrent;
-  const std::string name = layer + "linear_attn.";
-  const std::int64_t channels = r.Channels(), hidden = c.hidden_size;
-  ASSIGN_OR_RETURN(t.in_qkv, FindLinear(source, name + "in_proj_qkv", channels, hidden, false));
+  const std::int64_t hidden = c.hidden_size;
+  if (r.mamba) {
+    ASSIGN_OR_RETURN(t.in_all, FindLinear(source, name + "in_proj", r.InputRows(), hidden, r.projection_bias));
+    return Ok{};
+  }
+  ASSIGN_OR_RETURN(t.in_qkv, FindLinear(source, name + "in_proj_qkv", r.Channels(), hidden, false));
   ASSIGN_OR_RETURN(t.in_z, FindLinear(source, name + "in_proj_z", r.Values(), hidden, false));
   ASSIGN_OR_RETURN(t.in_b, FindLinear(source, name + "in_proj_b", r.value_heads, hidden, false));
   ASSIGN_OR_RETURN(t.in_a, FindLinear(source, name + "in_proj_a", r.value_heads, hidden, false));
-  ASSIGN_OR_RETURN(t.o, FindLinear(source, name + "out_proj", hidden, r.Values(), false));
+  return Ok{};
+}
+
+// Finds the matrices of a recurrent layer.
+Status FindRecurrent(ModelSource& source, const ModelConfig& c, const std::string& layer, LayerTensors& t) {
+  const RecurrentConfig& r = *c.recurrent;
+  const std::string name = layer + (r.mamba ? "mamba." : "linear_attn.");
+  const std::int64_t channels = r.Channels(), hidden = c.hidden_size;
+  RETURN_IF_ERROR(FindInputs(source, c, name, t));
+  ASSIGN_OR_RETURN(t.o, FindLinear(source, name + "out_proj", hidden, r.Values(), r.projection_bias));
   ASSIGN_OR_RETURN(const auto conv, source.RequireConv(name + "conv1d.weight", channels, r.conv_width));
   for (std::int64_t position = 0; position < r.conv_width; ++position) {
     for (std::int64_t c_at = 0; c_at < channels; ++c_at) {
@@ -132,7 +144,11 @@ Status FindRecurrent(ModelSource& source, const ModelConfig& c, const std::strin
   ASSIGN_OR_RETURN(t.rate, source.RequireVector(name + "A_log", r.value_heads));
   for (float& rate : t.rate) rate = -std::exp(rate);
   ASSIGN_OR_RETURN(t.dt_bias, source.RequireVector(name + "dt_bias", r.value_heads));
-  ASSIGN_OR_RETURN(t.state_norm, source.RequireVector(name + "norm.weight", r.value_dim));
+  ASSIGN_OR_RETURN(t.state_norm, source.RequireVector(name + "norm.weight", r.mamba ? r.Values() : r.value_dim));
+  if (!r.mamba) return Ok{};
+  ASSIGN_OR_RETURN(t.skip, source.RequireVector(name + "D", r.value_heads));
+  if (!r.conv_bias) return Ok{};
+  ASSIGN_OR_RETURN(t.conv_bias, source.RequireVector(name + "conv1d.bias", channels));
   return Ok{};
 }
 
@@ -165,9 +181,18 @@ Status FindAttention(ModelSource& source, const ModelConfig& c, std::int64_t ind
   return Ok{};
 }
 
-// The layer's own block, at `mlp`.
-Status FindBlock(ModelSource& source, const ModelConfig& c, std::int64_t size, const std::string& mlp,
-                 BlockTensors& t) {
+// The layer's own block, at `mlp`, or Granite 4's at `shared_mlp`, beside experts or without them.
+Status FindBlock(ModelSource& source, const ModelConfig& c, std::int64_t size, const std::string& layer,
+                 const std::string& of_layer, BlockTensors& t) {
+  if (InfoOf(c.family).of_mamba) {
+    const std::string shared = layer + "shared_mlp.";
+    RETURN_IF_ERROR(FindParts(source, shared + "input_linear",
+                              {{shared + "gate_proj", size, &t.gate}, {shared + "up_proj", size, &t.up}}, 1,
+                              c.hidden_size, false));
+    ASSIGN_OR_RETURN(t.down, FindLinear(source, shared + "output_linear", c.hidden_size, size, false));
+    return Ok{};
+  }
+  const std::string mlp = layer + of_layer;
   if (c.gated) {
     RETURN_IF_ERROR(FindParts(source, mlp + "gate_up_proj",
                               {{mlp + "gate_proj", size, &t.gate}, {mlp + "up_proj", size, &t.up}}, 1, c.hidden_size,
@@ -284,7 +309,7 @@ Result<std::string_view> FindRouter(ModelSource& source, const ModelConfig& c, c
 
 Status FindMlp(ModelSource& source, const ModelConfig& c, std::int64_t index, const std::string& layer,
                LayerTensors& t) {
-  if (!c.HasExperts(index)) return FindBlock(source, c, c.BlockSize(index), layer + "mlp.", t);
+  if (!c.HasExperts(index)) return FindBlock(source, c, c.BlockSize(index), layer, "mlp.", t);
   ASSIGN_OR_RETURN(const std::string_view router, FindRouter(source, c, layer, t));
   RETURN_IF_ERROR(FindStackedExperts(source, c, layer, t));
   if (t.experts.empty()) {
@@ -294,7 +319,7 @@ Status FindMlp(ModelSource& source, const ModelConfig& c, std::int64_t index, co
   if (c.experts->shared_gate) {
     ASSIGN_OR_RETURN(t.shared_gate, FindLinear(source, layer + "mlp.shared_expert_gate", 1, c.hidden_size, false));
   }
-  return FindBlock(source, c, c.experts->shared_size, layer + "mlp.shared_expert.", t);
+  return FindBlock(source, c, c.experts->shared_size, layer, "mlp.shared_expert.", t);
 }
 
 // `name` null: the family has no such norm.
@@ -370,8 +395,8 @@ void ForEachLinear(const ModelTensors& tensors, const Visit& visit) {
   visit_all({tensors.layer_embedding, tensors.layer_context});
   of_layer = true;
   for (const LayerTensors& t : tensors.layers) {
-    visit_all({t.in_qkv, t.in_z, t.in_b, t.in_a, t.q, t.k, t.v, t.o, t.gate, t.up, t.down, t.router, t.shared_gate,
-               t.input_gate, t.input_projection});
+    visit_all({t.in_qkv, t.in_z, t.in_b, t.in_a, t.in_all, t.q, t.k, t.v, t.o, t.gate, t.up, t.down, t.router,
+               t.shared_gate, t.input_gate, t.input_projection});
     for (const BlockTensors& expert : t.experts) visit_all({expert.gate, expert.up, expert.down});
   }
 }
@@ -425,7 +450,7 @@ std::int64_t ParameterCount(const ModelConfig& config, const ModelTensors& tenso
   for (const LayerTensors& t : tensors.layers) {
     add_norms({&t.input_norm, &t.attention_output_norm, &t.mlp_norm, &t.mlp_output_norm, &t.q_norm, &t.k_norm,
                &t.layer_input_norm});
-    add({&t.sinks, &t.scale, &t.conv, &t.rate, &t.dt_bias, &t.state_norm});
+    add({&t.sinks, &t.scale, &t.conv, &t.conv_bias, &t.rate, &t.dt_bias, &t.skip, &t.state_norm});
   }
   return count;
 }

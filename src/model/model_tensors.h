@@ -44,7 +44,8 @@ struct LayerTensors : BlockTensors {
   NormTensors layer_input_norm;
   // In a recurrent layer, which has no q, k and v; `o` is its out_proj. The vectors are those of StateWeightsOf.
   LinearTensors in_qkv, in_z, in_b, in_a;
-  std::vector<float> conv, rate, dt_bias, state_norm;
+  LinearTensors in_all;  // Mamba-2's, in place of these
+  std::vector<float> conv, conv_bias, rate, dt_bias, skip, state_norm;
 };
 
 // A base model as stored.

@@ -16,17 +16,19 @@ struct NormWeightsOf {
 template <typename Vector>
 struct StateWeightsOf {
   Vector conv;           // [conv_width, Channels()], a row for each position in view, the earliest first
-  Vector rate, dt_bias;  // [value_heads]: -exp(A_log), and what is added to a
-  Vector norm;           // [value_dim]
+  Vector rate, dt_bias;  // [value_heads]: -exp(A_log), and what is added to a, or to Mamba-2's steps
+  Vector norm;           // [value_dim]; of Mamba-2 [Values()]
+  Vector conv_bias;      // [Channels()]; empty if there is none
+  Vector skip;           // [value_heads]: Mamba-2's D; else empty
 };
 
 // Weights of one decoder layer; q|k|v share one matrix, gate|up another. Matrices are [outputs, inputs].
 template <typename Matrix, typename Vector>
 struct LayerWeightsOf {
-  Matrix qkv;                                        // [QkvDim, hidden]; of a recurrent layer in_proj_qkv|in_proj_z
-  Matrix o;                                          // [hidden, QDim], or out_proj
-  Matrix gate_up;                                    // [2 intermediate, hidden], or up alone
-  Matrix down;                                       // [hidden, intermediate]
+  Matrix qkv;      // [QkvDim, hidden]; of a recurrent layer in_proj_qkv|in_proj_z, or in_proj
+  Matrix o;        // [hidden, QDim], or out_proj
+  Matrix gate_up;  // [2 intermediate, hidden], or up alone
+  Matrix down;     // [hidden, intermediate]
   Vector qkv_bias, o_bias, gate_up_bias, down_bias;  // empty if none
   // A mixture of experts; empty if the layer has none, as gate_up and down are if it has nothing else.
   Matrix router;                       // [experts, hidden]
@@ -44,7 +46,7 @@ struct LayerWeightsOf {
   // With n = ModelConfig::layer_input_size: [n, hidden], [hidden, n], and a norm [hidden] of what comes out.
   Matrix input_gate, input_projection;
   NormWeightsOf<Vector> layer_input_norm;
-  // In a recurrent layer: [2 value_heads, hidden], in_proj_b|in_proj_a; the rest.
+  // In a recurrent layer: [2 value_heads, hidden], in_proj_b|in_proj_a, empty in Mamba-2; the rest.
   Matrix state_gates;
   StateWeightsOf<Vector> states;
 };

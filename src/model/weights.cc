@@ -26,13 +26,16 @@ ModelWeights::Norm NormOf(const NormTensors& t) { return {t.weight, t.bias}; }
 
 LayerWeights PackLayer(Packer& packer, const LayerTensors& t, std::optional<WeightFormat> format) {
   LayerWeights w;
-  if (t.in_qkv.weight != nullptr) {
+  if (t.in_all.weight != nullptr) {
+    w.qkv = packer.Matrix({t.in_all}, format);
+    w.states = {t.conv, t.rate, t.dt_bias, t.state_norm, t.conv_bias, t.skip};
+  } else if (t.in_qkv.weight != nullptr) {
     w.qkv = packer.Matrix({t.in_qkv, t.in_z}, format);
     // What decides is small, and is kept in floats.
     const bool quantised = IsQuantised(t.in_b.weight->format()) || IsQuantised(t.in_a.weight->format());
     w.state_gates =
         packer.Matrix({t.in_b, t.in_a}, quantised ? std::optional<WeightFormat>(WeightFormat::kF32) : std::nullopt);
-    w.states = {t.conv, t.rate, t.dt_bias, t.state_norm};
+    w.states = {t.conv, t.rate, t.dt_bias, t.state_norm, {}, {}};
   } else {
     const bool has_keys = t.k.weight != nullptr;
     w.qkv = has_keys ? packer.Matrix({t.q, t.k, t.v}, format) : packer.Matrix({t.q}, format);
@@ -57,7 +60,7 @@ LayerWeights PackLayer(Packer& packer, const LayerTensors& t, std::optional<Weig
   if (t.shared_gate.weight != nullptr) w.shared_gate = packer.Matrix({t.shared_gate}, std::nullopt);
   w.router_bias = t.router.bias;
   w.sinks = t.sinks;
-  w.qkv_bias = StackedBias({t.q, t.k, t.v});
+  w.qkv_bias = StackedBias({t.in_all, t.q, t.k, t.v});
   w.o_bias = StackedBias({t.o});
   w.input_norm = NormOf(t.input_norm);
   w.attention_output_norm = NormOf(t.attention_output_norm);
@@ -172,8 +175,13 @@ void RandomStates(const ModelConfig& c, WeightFormat format, Prng& prng, LayerWe
   const RecurrentConfig& r = *c.recurrent;
   const WeightFormat floats = IsQuantised(format) ? WeightFormat::kBF16 : format;
   w.o = RandomMatrix(c.hidden_size, r.Values(), format, prng);
-  w.state_gates = RandomMatrix(2 * r.value_heads, c.hidden_size, floats, prng);
-  w.states = {Ones(r.conv_width * r.Channels()), Ones(r.value_heads), Zeros(true, r.value_heads), Ones(r.value_dim)};
+  if (!r.mamba) w.state_gates = RandomMatrix(2 * r.value_heads, c.hidden_size, floats, prng);
+  w.states = {.conv = Ones(r.conv_width * r.Channels()),
+              .rate = Ones(r.value_heads),
+              .dt_bias = Zeros(true, r.value_heads),
+              .norm = Ones(r.mamba ? r.Values() : r.value_dim),
+              .conv_bias = Zeros(r.conv_bias, r.Channels()),
+              .skip = Zeros(r.mamba, r.value_heads)};
   for (float& rate : w.states.rate) rate = -0.2f;
 }
 
@@ -194,8 +202,9 @@ LayerWeights RandomLayer(const ModelConfig& c, WeightFormat format, std::int64_t
     w.down_bias = Zeros(c.mlp_bias, c.hidden_size);
   }
   if (c.HasExperts(index)) RandomExperts(c, format, prng, w);
-  w.qkv_bias = Zeros(c.attention_qkv_bias && !c.IsRecurrent(index), qkv);
-  w.o_bias = Zeros(c.attention_output_bias && !c.IsRecurrent(index), c.hidden_size);
+  const bool biased = c.IsRecurrent(index) ? c.recurrent->projection_bias : c.attention_qkv_bias;
+  w.qkv_bias = Zeros(biased, qkv);
+  w.o_bias = Zeros(c.IsRecurrent(index) ? biased : c.attention_output_bias, c.hidden_size);
   w.sinks = Zeros(c.sinks, c.num_heads);
   const ModelWeights::Norm whole = {Ones(c.hidden_size), Zeros(c.norm_kind == NormKind::kLayer, c.hidden_size)};
   const bool before = c.norm_places == NormPlaces::kBefore || c.norm_places == NormPlaces::kBoth;
@@ -231,6 +240,7 @@ std::int64_t WeightBytes(const ModelWeights& weights) {
     total += FloatBytes({&w.qkv_bias, &w.o_bias, &w.gate_up_bias, &w.down_bias, &w.router_bias, &w.sinks});
     total += static_cast<std::int64_t>(w.router.bytes() + w.shared_gate.bytes() + w.state_gates.bytes());
     total += FloatBytes({&w.states.conv, &w.states.rate, &w.states.dt_bias, &w.states.norm});
+    total += FloatBytes({&w.states.conv_bias, &w.states.skip});
     total += static_cast<std::int64_t>(w.input_gate.bytes() + w.input_projection.bytes());
     for (const auto* experts : {&w.expert_gate_up, &w.expert_down}) {
       for (const PackedMatrix& matrix : *experts) total += static_cast<std::int64_t>(matrix.bytes());

@@ -47,6 +47,9 @@ constexpr Names kOfLayers[] = {
     {"linear_attn.in_proj_a", "ssm_alpha"},
     {"linear_attn.out_proj", "ssm_out"},
     {"linear_attn.norm", "ssm_norm"},
+    {"mamba.in_proj", "ssm_in"},
+    {"mamba.conv1d", "ssm_conv1d"},
+    {"mamba.out_proj", "ssm_out"},
     {"mlp.down_proj", "ffn_down"},
     {"mlp.gate", "ffn_gate_inp"},
     {"mlp.shared_expert_gate", "ffn_gate_inp_shexp"},
@@ -59,6 +62,17 @@ constexpr Names kOfLayers[] = {
 };
 // Names in files that hold gate and up apart, and in files that hold them as one.
 constexpr Names kApart[] = {{"mlp.gate_proj", "ffn_gate"}, {"mlp.up_proj", "ffn_up"}};
+// Granite 4's block for all tokens beside experts, and in models without experts.
+constexpr Names kBesideExperts[] = {{"shared_mlp.gate_proj", "ffn_gate_shexp"},
+                                    {"shared_mlp.up_proj", "ffn_up_shexp"},
+                                    {"shared_mlp.output_linear", "ffn_down_shexp"}};
+constexpr Names kWithoutExperts[] = {
+    {"shared_mlp.gate_proj", "ffn_gate"}, {"shared_mlp.up_proj", "ffn_up"}, {"shared_mlp.output_linear", "ffn_down"}};
+// What Mamba-2 has besides, by whole names.
+constexpr Names kOfMamba[] = {{"mamba.A_log", "ssm_a"},
+                              {"mamba.D", "ssm_d"},
+                              {"mamba.dt_bias", "ssm_dt.bias"},
+                              {"mamba.norm.weight", "ssm_norm.weight"}};
 constexpr Names kFused[] = {{"mlp.gate_up_proj", "ffn_up"}};
 constexpr std::string_view kLayers = "model.layers.";
 // The norms of heads, each with a name of its own.
@@ -129,11 +143,13 @@ class GgufSource : public ModelSource {
   }
 
   Result<std::vector<float>> RequireConv(const std::string& name, std::int64_t channels, std::int64_t width) override {
-    const std::string stored = LayerOf(name, kConv) + "ssm_conv1d.weight";
+    const bool mamba = config_.recurrent->mamba;
+    const std::string stored = LayerOf(name, mamba ? kMambaConv : kConv) + "ssm_conv1d.weight";
     ASSIGN_OR_RETURN(const GgufTensor* tensor, Find(stored, {channels, width}));
     if (tensor == nullptr) return Missing(stored);
     std::vector<float> all(static_cast<std::size_t>(channels * width)), ordered;
     ReadGguf(*tensor->type, tensor->data.data(), channels * width, all.data());
+    if (mamba) return all;
     for (const std::int64_t row : RowsByHead(channels, config_.recurrent->value_dim)) {
       ordered.insert(ordered.end(), all.begin() + row * width, all.begin() + (row + 1) * width);
     }
@@ -163,6 +179,9 @@ class GgufSource : public ModelSource {
     if (name.ends_with(kScale)) return Values(LayerOf(name, kScale) + "layer_output_scale.weight", size);
     if (name.ends_with(kRate)) return Rates(LayerOf(name, kRate) + "ssm_a", size);
     if (name.ends_with(kTimeStep)) return OfHeads(LayerOf(name, kTimeStep) + "ssm_dt.bias", size);
+    for (const Names& of_mamba : kOfMamba) {
+      if (name.ends_with(of_mamba.ours)) return OfMamba(name, of_mamba, size);
+    }
     for (const Names& norms : kNormsOfHeads) {
       const std::size_t at = name.find(norms.ours);
       if (at != std::string::npos) return NormOfHead(name, at, norms, size);
@@ -201,7 +220,8 @@ class GgufSource : public ModelSource {
 
  private:
   static constexpr std::string_view kSinks = "self_attn.sinks", kScale = "layer_scalar", kRate = "linear_attn.A_log",
-                                    kTimeStep = "linear_attn.dt_bias", kConv = "linear_attn.conv1d.weight";
+                                    kTimeStep = "linear_attn.dt_bias", kConv = "linear_attn.conv1d.weight",
+                                    kMambaConv = "mamba.conv1d.weight";
 
   Error Missing(const std::string& name) const {
     return InvalidArgument(file_->label() + ": tensor " + Quote(name) + " is missing", name);
@@ -225,7 +245,11 @@ class GgufSource : public ModelSource {
   }
 
   Result<std::optional<std::vector<float>>> Values(const std::string& name, std::int64_t size) {
-    ASSIGN_OR_RETURN(const GgufTensor* tensor, Find(name, {size}));
+    return Values(name, size, {size});
+  }
+  Result<std::optional<std::vector<float>>> Values(const std::string& name, std::int64_t size,
+                                                   const std::vector<std::int64_t>& shape) {
+    ASSIGN_OR_RETURN(const GgufTensor* tensor, Find(name, shape));
     if (tensor == nullptr) return std::optional<std::vector<float>>();
     std::vector<float> values(static_cast<std::size_t>(size));
     ReadGguf(*tensor->type, tensor->data.data(), size, values.data());
@@ -241,9 +265,23 @@ class GgufSource : public ModelSource {
     return std::optional(std::move(ordered));
   }
 
+  // A vector of Mamba-2: a column, or the rows of the groups one after the other.
+  Result<std::optional<std::vector<float>>> OfMamba(const std::string& name, const Names& names, std::int64_t size) {
+    const std::string stored = LayerOf(name, names.ours) + std::string(names.gguf);
+    if (names.gguf == "ssm_dt.bias") return Values(stored, size);
+    const bool norm = names.gguf == "ssm_norm.weight";
+    const std::int64_t columns = norm ? size / config_.recurrent->key_heads : 1;
+    ASSIGN_OR_RETURN(auto values, Values(stored, size, {size / columns, columns}));
+    return names.gguf == "ssm_a" ? Logarithms(stored, std::move(values)) : std::move(values);
+  }
+
   // The logarithms of the rates, of which the file has the negative values.
   Result<std::optional<std::vector<float>>> Rates(const std::string& name, std::int64_t size) {
     ASSIGN_OR_RETURN(auto rates, OfHeads(name, size));
+    return Logarithms(name, std::move(rates));
+  }
+  Result<std::optional<std::vector<float>>> Logarithms(const std::string& name,
+                                                       std::optional<std::vector<float>> rates) const {
     if (!rates) return rates;
     for (float& rate : *rates) {
       if (!(rate <= 0)) {
@@ -314,6 +352,9 @@ class GgufSource : public ModelSource {
     if ((family_.family == ModelFamily::kGptOss || family_.of_deltanet) && name.ends_with(family_.norms.mlp)) {
       name.remove_suffix(std::string_view(family_.norms.mlp).size());
       return GgufName(std::string(name) + "post_attention_norm", suffix, family_.norms, fused_);
+    }
+    for (const Names& block : config_.experts ? kBesideExperts : kWithoutExperts) {
+      if (name.ends_with(block.ours)) return NameOfPart(name, block.ours, block.gguf, suffix);
     }
     return GgufName(name, suffix, family_.norms, fused_);
   }

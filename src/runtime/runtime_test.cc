@@ -447,9 +447,16 @@ TEST(Runtime, DynamicRopeReachesBeyondTheModelsOwnLength) {
   EXPECT_EQ((*runtime)->engine().Stats().prefix.found_tokens, 0);
 }
 
+// With gated DeltaNet, and with Mamba-2 of a larger state.
+struct HybridModel {
+  const char* name;
+  std::int64_t little_memory;  // for few of its runs
+};
+constexpr HybridModel kHybridModels[] = {{"qwen3_5", 160 << 10}, {"granite_hybrid", 224 << 10}};
+
 // All runs of a hybrid model at once, twice, with a snapshot of their states after so many tokens.
-EngineStats ServeFromStates(std::int64_t snapshot_tokens, std::int64_t device_memory) {
-  const fs::path golden = kModels / "qwen3_5";
+EngineStats ServeFromStates(const char* model, std::int64_t snapshot_tokens, std::int64_t device_memory) {
+  const fs::path golden = kModels / model;
   RuntimeOptions options = Small();
   options.device_memory = device_memory;
   options.spec.state_snapshot_tokens = snapshot_tokens;
@@ -483,19 +490,26 @@ EngineStats ServeFromStates(std::int64_t snapshot_tokens, std::int64_t device_me
 // With memory for few of them, and without snapshots: states lie in their sequences' pages, and who is preempted begins
 // again.
 TEST(Runtime, AHybridModelIsServedFromStates) {
-  const EngineStats stats = ServeFromStates(0, 160 << 10);
-  EXPECT_GT(stats.preemptions, 0);
-  EXPECT_EQ(stats.prefix.found_tokens + stats.resumed.found + stats.history_pages, 0);
+  for (const HybridModel& model : kHybridModels) {
+    SCOPED_TRACE(model.name);
+    const EngineStats stats = ServeFromStates(model.name, 0, model.little_memory);
+    EXPECT_GT(stats.preemptions, 0);
+    EXPECT_EQ(stats.prefix.found_tokens + stats.resumed.found + stats.history_pages, 0);
+  }
 }
 
 TEST(Runtime, AHybridModelBeginsAfterSnapshots) {
-  const EngineStats much = ServeFromStates(16, 4 << 20), little = ServeFromStates(16, 160 << 10);
-  EXPECT_GT(much.prefix.found_tokens, much.prefix.looked_up_tokens / 4);
-  EXPECT_EQ(much.preemptions, 0);
-  EXPECT_GT(little.preemptions, 0);
-  EXPECT_GT(little.prefix.snapshots, 0);
-  EXPECT_GT(little.resumed.found + little.prefix.found_tokens, 0);
-  EXPECT_GT(little.history_evictions, 0);
+  for (const HybridModel& model : kHybridModels) {
+    SCOPED_TRACE(model.name);
+    const EngineStats much = ServeFromStates(model.name, 16, 4 << 20);
+    const EngineStats little = ServeFromStates(model.name, 16, model.little_memory);
+    EXPECT_GT(much.prefix.found_tokens, much.prefix.looked_up_tokens / 4);
+    EXPECT_EQ(much.preemptions, 0);
+    EXPECT_GT(little.preemptions, 0);
+    EXPECT_GT(little.prefix.snapshots, 0);
+    EXPECT_GT(little.resumed.found + little.prefix.found_tokens, 0);
+    EXPECT_GT(little.history_evictions, 0);
+  }
 }
 
 TEST(Runtime, AHybridModelIsRefusedOnADeviceAndWithoutMemoryForAState) {
@@ -506,9 +520,11 @@ TEST(Runtime, AHybridModelIsRefusedOnADeviceAndWithoutMemoryForAState) {
   EXPECT_EQ(too_small.error().code, ErrorCode::kResourceExhausted);
   EXPECT_NE(too_small.error().message.find("states of one sequence"), std::string::npos) << too_small.error().message;
   options.device = gpu::MakeEmulatedDevice({});
-  const auto runtime = Runtime::Load(kModels / "qwen3_5/model", options, {});
-  ASSERT_FALSE(runtime.ok());
-  EXPECT_NE(runtime.error().message.find("linear attention"), std::string::npos) << runtime.error().message;
+  for (const HybridModel& model : kHybridModels) {
+    const auto runtime = Runtime::Load(kModels / model.name / "model", options, {});
+    ASSERT_FALSE(runtime.ok());
+    EXPECT_NE(runtime.error().message.find("linear attention"), std::string::npos) << runtime.error().message;
+  }
 }
 
 TEST(Runtime, AModelWithoutAnOutputLayerMakesEmbeddingsOnly) {

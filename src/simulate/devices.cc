@@ -221,6 +221,7 @@ std::size_t AssistGroupOf(LoraTarget target) {
     case LoraTarget::kInZ:
     case LoraTarget::kInB:
     case LoraTarget::kInA:
+    case LoraTarget::kInAll:
     case LoraTarget::kOut:
     case LoraTarget::kInputGate:
     case LoraTarget::kInputProjection:
@@ -323,6 +324,7 @@ std::int64_t ModelShape::AdapterBytesPerRank(std::span<const LoraTarget> targets
       case LoraTarget::kInZ:
       case LoraTarget::kInB:
       case LoraTarget::kInA:
+      case LoraTarget::kInAll:
       case LoraTarget::kOut:
       case LoraTarget::kInputGate:
       case LoraTarget::kInputProjection:
@@ -351,9 +353,13 @@ std::int64_t ProductsOf(const ModelConfig& config) {
   };
   for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
     if (config.IsRecurrent(layer)) {
-      for (const LoraTarget target :
-           {LoraTarget::kInQkv, LoraTarget::kInZ, LoraTarget::kInB, LoraTarget::kInA, LoraTarget::kOut})
-        add(target, layer);
+      if (config.recurrent->mamba) {
+        add(LoraTarget::kInAll, layer);
+      } else {
+        for (const LoraTarget target : {LoraTarget::kInQkv, LoraTarget::kInZ, LoraTarget::kInB, LoraTarget::kInA})
+          add(target, layer);
+      }
+      add(LoraTarget::kOut, layer);
     } else {
       add(LoraTarget::kQ, layer);
       if (!config.SharesKv(layer)) add(LoraTarget::kK, layer);

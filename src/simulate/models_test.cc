@@ -121,6 +121,26 @@ TEST(Devices, ShapesOfHybridModels) {
   EXPECT_NEAR(seconds, 10 * 2 * 52690944 / (696e9 * 0.8), 0.01 * seconds);
 }
 
+// Mamba-2 makes all that it computes of its input at first in one product.
+TEST(Devices, ShapesOfMambaModels) {
+  ModelConfig config{.hidden_size = 64,
+                     .num_layers = 3,
+                     .num_heads = 4,
+                     .num_kv_heads = 2,
+                     .head_dim = 16,
+                     .intermediate_size = 96,
+                     .vocab_size = 100};
+  config.recurrent = RecurrentConfig{
+      .mamba = true, .key_heads = 2, .value_heads = 8, .key_dim = 16, .value_dim = 16, .layers = {true, false, true}};
+  config.tie_word_embeddings = true;
+  const ModelShape shape = ShapeOf(config, "mine");
+  const std::int64_t mamba = 64 * (2 * 128 + 2 * 2 * 16 + 8) + 128 * 64;  // in_proj, out_proj
+  const std::int64_t attention = 64 * (64 + 2 * 32) + 64 * 64;
+  EXPECT_EQ(shape.Parameters(), 2 * mamba + attention + 3 * 3 * 64 * 96 + 100 * 64);
+  EXPECT_EQ(shape.state_bytes, 2 * (3 * (128 + 2 * 2 * 16) + 8 * 16 * 16) * 4);
+  EXPECT_EQ(shape.KvBytesPerToken(), 2 * 2 * 32);
+}
+
 // Without a gate a block has two matrices; what the sizes do not say is counted from the configuration.
 TEST(Devices, ShapesOfOtherFamilies) {
   ModelConfig config{.hidden_size = 64,

@@ -32,6 +32,7 @@ OTHERS = {
     **dict.fromkeys(("gptneox", "gptneox_sequential", "falcon_7b", "falcon_40b", "falcon_11b"),
                     (GELU[0], GELU[1] + ", and its tanh form")),
     "gptneox_q8_0": (0.05, "as gptneox; and llama.cpp rounds what is multiplied by matrices in 8 bits to 8 bits"),
+    "granitehybrid_q8_0": (0.1, "llama.cpp rounds what is multiplied by matrices in 8 bits to 8 bits"),
     "qwen2vl": (0.05, "llama.cpp reads no epsilon"),
     "phi3": (2, "llama.cpp has no window: only the prompt within it agrees"),
     "exaone4": (2, "llama.cpp has windows, and layers without rope, in models of 64 layers alone"),

@@ -28,7 +28,7 @@ COLLECTED = HERE.parents[1] / "build" / "chat_templates"
 # within the source of llama-cpp-python 0.3.36) and TRL's trl/chat_templates (1.16.0).
 FAMILY_TEMPLATES = {
     "llama.cpp": ["HuggingFaceTB-SmolLM3-3B", "Mistral-Small-3.2-24B-Instruct-2506", "Qwen-QwQ-32B", "Qwen3-Coder",
-                  "Qwen3.5-4B", "google-gemma-4-31B-it", "ibm-granite-granite-3.3-2B-Instruct",
+                  "Qwen3.5-4B", "google-gemma-4-31B-it", "ibm-granite-granite-3.3-2B-Instruct", "ibm-granite-granite-4.0",
                   "mistralai-Ministral-3-14B-Reasoning-2512", "openai-gpt-oss-120b"],
     "trl": ["gemma3", "gemma4", "gemma4_v5", "llama3", "phi3", "qwen2_5_vl", "qwen3", "qwen3_5_nothink",
             "qwen3_instruct_2507", "qwen3_vl"]}

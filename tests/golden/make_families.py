@@ -10,10 +10,12 @@ from golden_common import read_json, stable_seed, write_json
 
 import torch
 from make_embeddings import store_embeddings
-from make_models import ALL_LINEAR, ATTENTION, adapter, case, command, load_model, reset_rope, rope, shape
+from make_models import (ALL_LINEAR, ATTENTION, adapter, case, command, load_model, reset_rope, rope, shape,
+                         spell_all_linear)
 
 NEOX_LINEAR = ["query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"]
 DELTA_LINEAR = [f"in_proj_{part}" for part in ("qkv", "z", "a", "b")] + ["out_proj"]
+MAMBA_LINEAR = ["in_proj", "out_proj", "input_linear", "output_linear"]  # and Granite 4's feed-forward block
 INPUT_LINEAR = ["per_layer_input_gate", "per_layer_projection", "per_layer_model_projection"]
 OPT_LINEAR = ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"]
 WITH_IMAGES = {"auto": "AutoModelForImageTextToText"}
@@ -136,6 +138,21 @@ def qwen3_5(letters, **more):
                  linear_value_head_dim=12, linear_conv_kernel_dim=4, **kinds(letters), **more)
 
 
+def granite_hybrid(letters, **more):
+    """Mamba-2 with two heads in each of two groups; no width of one kind is that of another. Without experts."""
+    return small(len(letters), ffn=24, shared_intermediate_size=40, num_local_experts=0, mamba_n_heads=4, mamba_d_head=16,
+                 mamba_n_groups=2, mamba_d_state=12, mamba_d_conv=4, mamba_expand=2, embedding_multiplier=1.7,
+                 residual_multiplier=0.6, attention_multiplier=0.25, logits_scaling=2.5, **kinds(letters), **more)
+
+
+def published_granite(config):
+    """Granite 4 as published: other names for the kinds of layers, and no limits of steps."""
+    names = {"linear_attention": "mamba", "full_attention": "attention"}
+    edited = old_names(["time_step_limit", "dtype"], rope_theta=10000.0, torch_dtype="float32",
+                       layer_types=[names[kind] for kind in config["layer_types"]])(config)
+    return {**edited, "mamba_chunk_size": 256, "normalization_function": "rmsnorm"}
+
+
 def keep(keys, **more):
     """An edit of a configuration: these keys only, and others."""
     return lambda config: dict(sorted({**{k: config[k] for k in ["architectures", "model_type", *keys]}, **more}.items()))
@@ -217,6 +234,15 @@ def published_spellings():
             old_names(["layer_types", "linear_conv_kernel_dim"], rope_theta=10000.0, full_attention_interval=3),
             "full_attention_interval, and no layer_types; the convolution's width and the share of a head that turns are "
             "defaults; as many tokens as the demo's tokenizer has"),
+        old("granite_hybrid_old", "granitemoehybrid",
+            {**granite_hybrid("lflll", vocab=264, position_embedding_type="nope", mamba_conv_bias=False,
+                              mamba_proj_bias=True, tie_word_embeddings=True), "mamba_d_head": "auto"},
+            lambda config: {**published_granite(config), "mamba_d_head": "auto"},
+            "layer_types mamba and attention; position_embedding_type nope; no time_step_limit; no bias of the convolution, "
+            "but biases of in_proj and out_proj; as many tokens as the demo's tokenizer has"),
+        old("granite_dense_old", "granitemoehybrid",
+            granite_hybrid("ff", position_embedding_type="rope", tie_word_embeddings=True), published_granite,
+            "every layer has attention, as in the family's models without Mamba"),
         old("bloom_old", "bloom", bloom(36, 3, 2),
             lambda config: {**{k: v for k, v in config.items() if k not in ("hidden_size", "n_head", "transformers_version")},
                             "n_embed": 36, "num_attention_heads": 3, "n_inner": None, "offset_alibi": 100,
@@ -383,6 +409,24 @@ def families():
                                   "out_hidden_size": 32, "num_position_embeddings": 16},
                 **QWEN_IMAGES, "tie_word_embeddings": True}, text_of([*DELTA_LINEAR, *ALL_LINEAR], "in_proj_z"),
                "Qwen3.5 with images asked with text, whose three positions are the same; tied", **WITH_IMAGES),
+
+        family("granite_hybrid", "granitemoehybrid",
+               granite_hybrid("llflf", position_embedding_type="rope", **rope(100.0)), [
+                   plain("all_r4", [*MAMBA_LINEAR, *ATTENTION]),
+                   plain("mamba_r2", ["in_proj"], r=2),
+                   plain("mlp_r4", ["input_linear", "out_proj", "v_proj"]),
+                   plain("everything_r4", "all-linear", config_edit=spell_all_linear),
+                   plain("dora_r2", ["q_proj", "input_linear", "output_linear"], "DoRA", r=2, use_dora=True),
+                   plain("norms", ["out_proj"], "norms of its own", r=2,
+                         modules_to_save=["input_layernorm", "post_attention_layernorm", "model.norm"]),
+               ],
+               "three of five layers are Mamba-2 with two groups of two heads, the others have rope; the multipliers of "
+               "Granite; no experts"),
+        family("granite_hybrid_nope", "granitemoehybrid",
+               granite_hybrid("lflll", attention_bias=True), [
+                   plain("all_r4", [*MAMBA_LINEAR, *ATTENTION]),
+                   plain("in_r4", ["in_proj"]),
+               ], "as granite_hybrid, without rope; biases of attention"),
 
         family("mistral3", "mistral3",
                {"text_config": {"model_type": "mistral",

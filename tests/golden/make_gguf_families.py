@@ -19,8 +19,8 @@ from golden_common import HERE, read_json, stable_seed, write_json
 
 import torch
 import transformers
-from make_families import (QWEN_IMAGES, WITH_IMAGES, bloom, falcon, family_weights, gemma4, heads_alike, kinds, layer_norms,
-                           qwen3_5, small, two_ropes)
+from make_families import (QWEN_IMAGES, WITH_IMAGES, bloom, falcon, family_weights, gemma4, granite_hybrid, heads_alike, kinds,
+                           layer_norms, published_granite, qwen3_5, small, two_ropes)
 from make_models import far_apart, load_model, reset_rope, rope
 from routers import router_gaps
 from safetensors.torch import save_file
@@ -95,6 +95,10 @@ def with_config(change):
         change(config)
         write_json(model_dir / "config.json", config)
     return {"edit": edit}
+
+
+def published_kinds():
+    return with_config(lambda config: config.update(layer_types=published_granite(config)["layer_types"]))
 
 
 def bytes_of_blocks(model, seed):
@@ -173,6 +177,15 @@ def models_of_kinds():
     yield ("qwen35", "qwen3_5_text", {
         **qwen3_5("lfl", hidden=24, heads=2, kv_heads=1, ffn=16, rms_norm_eps=1e-6, tie_word_embeddings=True, **delta),
         "linear_num_value_heads": 6, "linear_value_head_dim": 8}, PROMPTS), {}
+    # The converter knows the published names of the kinds of layers alone. Without experts it writes the size of the
+    # experts for that of the only block, and Mamba layers mean no rope.
+    yield ("granitehybrid", "granitemoehybrid", {
+        **granite_hybrid("lfl", tie_word_embeddings=True), "hidden_size": 24, "mamba_d_head": 12, "intermediate_size": 32,
+        "shared_intermediate_size": 32, "num_experts_per_tok": 0}, PROMPTS), published_kinds()
+    yield ("granitehybrid_q8_0", "granitemoehybrid", {
+        **granite_hybrid("lf"), "intermediate_size": 32, "shared_intermediate_size": 32, "mamba_d_state": 16,
+        "num_experts_per_tok": 0}, PROMPTS), {
+            **published_kinds(), "weights": bytes_of_blocks, "numbers": "MOSTLY_Q8_0"}
     yield ("qwen35_q8_0", "qwen3_5_text", {
         **qwen3_5("lf", heads=2, kv_heads=1, ffn=32, tie_word_embeddings=True, **delta),
         "linear_key_head_dim": 32, "linear_value_head_dim": 32}, PROMPTS), {"weights": bytes_of_blocks,

@@ -10,8 +10,8 @@ or are those of all experts (in Qwen2-MoE and OLMoE), and the constants of gpt-o
 from golden_common import read_json, write_json
 
 import torch
-from make_families import kinds, small
-from make_gguf_families import PROMPTS, WINDOW, command
+from make_families import granite_hybrid, kinds, small
+from make_gguf_families import PROMPTS, WINDOW, command, published_kinds
 from make_models import rope
 from make_moe import in_mxfp4, moe_weights
 from safetensors.torch import load_file, save_file
@@ -75,6 +75,8 @@ def models():
     yield ("granitemoe", "granitemoe", two_layers(
         embedding_multiplier=1.7, residual_multiplier=0.6, attention_multiplier=0.25, logits_scaling=2.5,
         tie_word_embeddings=True, **LOCAL_EXPERTS, **rope()), PROMPTS), moe
+    yield ("granitehybrid_moe", "granitemoehybrid", {**granite_hybrid("lf", tie_word_embeddings=True), **LOCAL_EXPERTS,
+                                                     "intermediate_size": 32}, PROMPTS), {**moe, **published_kinds()}
     oss = {**moe, "weights": beyond_limits}
     yield ("gpt_oss", "gpt_oss", gpt_oss(32, 32), PROMPTS), oss
     yield ("gpt_oss_mxfp4", "gpt_oss", gpt_oss(64, 96), PROMPTS), {**oss, "edit": packed}

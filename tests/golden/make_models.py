@@ -448,7 +448,7 @@ def same_config(a, b, edited):
     def essence(d):
         ignored = ["_name_or_path", "transformers_version", "dtype", "head_dim", "quantization_config"]
         unread = ["max_window_layers", "experts_per_token", "initial_context_length", "n_inner", "offset_alibi",
-                  "seq_length"]  # of some families
+                  "seq_length", "normalization_function"]  # of some families
         for key in ignored + (["sliding_window", "partial_rotary_factor", *unread] if edited else []):
             d.pop(key, None)
         if d.get("rope_parameters"):

@@ -8,7 +8,8 @@ from golden_common import read_json, stable_seed
 
 import torch
 from make_embeddings import store_embeddings
-from make_families import LEAST_FAULT, family_weights, kinds, logits_of, old_names, plain, show_faults, small
+from make_families import (LEAST_FAULT, MAMBA_LINEAR, family_weights, granite_hybrid, kinds, logits_of, old_names, plain,
+                           show_faults, small)
 from make_models import ATTENTION, adapter, case, command, load_model, rope, with_adapter
 from routers import watched
 
@@ -241,6 +242,14 @@ def all_cases():
                       by_hand("old_r2", each_layer((0, 1), "block_sparse_moe.router.layer", "self_attn.v_proj"),
                               f"{V4}: of the router by its name on disk"),
                   ], "6 experts of which 2 are taken; one tensor for all experts; the multipliers of Granite; tied"),
+
+        moe("granite_hybrid_moe", "granitemoehybrid",
+            {**granite_hybrid("llf", tie_word_embeddings=True), "mamba_n_groups": 1, "num_local_experts": 6, "num_experts_per_tok": 2}, [
+                plain("all_r4", [*MAMBA_LINEAR, *ATTENTION], "of the shared block, not of experts"),
+                on_experts("experts_r3", ["in_proj", "output_linear"], [*EXPERTS, "router.weight"], "of the router too"),
+                plain("everything_r2", "all-linear", r=2),
+            ], "6 experts of which 2 are taken, beside a block for all tokens without a gate; two of three layers are Mamba-2 with one group, "
+               "none has rope; tied"),
 
         moe("gpt_oss", "gpt_oss", gpt_oss(32, 32, swiglu_alpha=1.4, swiglu_limit=1.5), [
             attention(),

@@ -18,11 +18,13 @@ namespace loramux::cpu {
 
 inline constexpr std::int64_t kConvBlock = 128;  // channels of a task
 inline constexpr std::int64_t kConvWidth = 8;    // the widest convolution
+inline constexpr std::int64_t kScanRows = 4;     // rows of a state, in registers while the tokens of a tile pass
 
 // `count` channels of a sequence's rows.
 struct ConvPiece {
   std::int64_t rows = 0, count = 0, channels = 0, width = 0;
   const float* weights = nullptr;
+  const float* bias = nullptr;
   ConstRows x;
   Rows y;
 };
@@ -33,6 +35,23 @@ struct DeltaPiece {
   ConstRows q, k, v, b, a;
   float rate = 0, bias = 0;
   Rows out;
+};
+
+// A value head's rows of the scan.
+struct ScanPiece {
+  std::int64_t rows = 0, key_dim = 0, value_dim = 0;
+  ConstRows q, k, v, steps;
+  float rate = 0, bias = 0, skip = 0, least_step = 0, most_step = 0;
+  Rows out;
+};
+
+// How a row's heads are normed.
+struct GatedHead {
+  const float* weight = nullptr;
+  float eps = 0;
+  const float* z = nullptr;
+  std::int64_t dim = 0;
+  bool gate_first = false;
 };
 
 }  // namespace loramux::cpu
@@ -73,7 +92,7 @@ void ConvRows(const ConvPiece& piece, float* state) {
     rows[before] = piece.x[t];
     float* const y = piece.y[t];
     ForEachVector(piece.count, [&](auto d, std::int64_t c) HWY_ATTR {
-      auto sum = hn::Zero(d);
+      auto sum = piece.bias == nullptr ? hn::Zero(d) : hn::LoadU(d, piece.bias + c);
       for (std::int64_t j = 0; j <= before; ++j) {
         sum = hn::MulAdd(hn::LoadU(d, piece.weights + j * piece.channels + c), hn::LoadU(d, rows[j] + c), sum);
       }
@@ -159,12 +178,119 @@ void DeltaRows(const DeltaPiece& piece, float* state, float* q, float* k) {
   }
 }
 
-void GatedNormHead(const float* weight, float eps, const float* z, std::int64_t dim, float* y) {
-  const float inverse = 1.0f / std::sqrt(SquaresOf(y, dim) / static_cast<float>(dim) + eps);
-  ForEachVector(dim, [&](auto d, std::int64_t i) HWY_ATTR {
-    const auto normed = hn::Mul(hn::Mul(hn::LoadU(d, y + i), hn::Set(d, inverse)), hn::LoadU(d, weight + i));
-    const auto gate = hn::LoadU(d, z + i);
-    hn::StoreU(hn::Mul(normed, hn::Mul(gate, SigmoidOf(d, gate))), d, y + i);
+// The rows of a tile, one after the other: elsewhere they lie as far apart as rows of the batch, which caches dislike.
+struct ScanRowsOfTile {
+  float *k, *q, *v, *out;
+};
+
+// A tile's tokens through `kRows` rows of the state from `first` on, and `kVectors` vectors of columns from `column`
+// on. Each output is one chain over the rows of the state, so that it has the same bits whatever is in registers.
+template <int kRows, int kVectors, class D>
+HWY_INLINE void ScanBlock(D d, const ScanPiece& piece, const ScanRowsOfTile& tile, const float* decays,
+                          std::int64_t first, std::int64_t column, float* state) {
+  using V = hn::Vec<D>;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  V kept[kRows * kVectors];
+  float* const at = state + first * piece.value_dim + column;
+  for (int r = 0; r < kRows; ++r) {
+    for (int t = 0; t < kVectors; ++t) kept[r * kVectors + t] = hn::LoadU(d, at + r * piece.value_dim + t * lanes);
+  }
+  for (std::int64_t row = 0; row < piece.rows; ++row) {
+    const V decay = hn::Set(d, decays[row]);
+    const float *const k = tile.k + row * piece.key_dim + first, *const q = tile.q + row * piece.key_dim + first;
+    const float* const v = tile.v + row * piece.value_dim + column;
+    float* const out = tile.out + row * piece.value_dim + column;
+    V added[kVectors], sums[kVectors];
+    for (int t = 0; t < kVectors; ++t) {
+      added[t] = hn::LoadU(d, v + t * lanes);
+      sums[t] = hn::LoadU(d, out + t * lanes);
+    }
+    for (int r = 0; r < kRows; ++r) {
+      const V key = hn::Set(d, k[r]), query = hn::Set(d, q[r]);
+      for (int t = 0; t < kVectors; ++t) {
+        V& now = kept[r * kVectors + t];
+        now = hn::MulAdd(key, added[t], hn::Mul(now, decay));
+        sums[t] = hn::MulAdd(now, query, sums[t]);
+      }
+    }
+    for (int t = 0; t < kVectors; ++t) hn::StoreU(sums[t], d, out + t * lanes);
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int t = 0; t < kVectors; ++t) hn::StoreU(kept[r * kVectors + t], d, at + r * piece.value_dim + t * lanes);
+  }
+}
+
+template <int kVectors, class D>
+HWY_INLINE void ScanColumns(D d, const ScanPiece& piece, const ScanRowsOfTile& tile, const float* decays,
+                            std::int64_t column, float* state) {
+  std::int64_t i = 0;
+  for (; i + kScanRows <= piece.key_dim; i += kScanRows) {
+    ScanBlock<kScanRows, kVectors>(d, piece, tile, decays, i, column, state);
+  }
+  for (; i < piece.key_dim; ++i) ScanBlock<1, kVectors>(d, piece, tile, decays, i, column, state);
+}
+
+// `piece`: the rows of a tile; `tile`: room for them. v is multiplied by the step there.
+void ScanTile(const ScanPiece& piece, const ScanRowsOfTile& tile, float* state) {
+  const DF d;
+  const hn::CappedTag<float, 1> one;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  float decays[kStateTile];
+  const std::int64_t dk = piece.key_dim, dv = piece.value_dim;
+  for (std::int64_t row = 0; row < piece.rows; ++row) {
+    const float x = *piece.steps[row] + piece.bias;
+    const float softplus = x > 20.0f ? x : std::log1p(std::exp(x));
+    const float step = std::min(std::max(softplus, piece.least_step), piece.most_step);
+    decays[row] = std::exp(piece.rate * step);
+    std::copy_n(piece.k[row], dk, tile.k + row * dk);
+    std::copy_n(piece.q[row], dk, tile.q + row * dk);
+    std::fill_n(tile.out + row * dv, dv, 0.0f);
+    ForEachVector(dv, [&](auto v, std::int64_t i) HWY_ATTR {
+      hn::StoreU(hn::Mul(hn::Set(v, step), hn::LoadU(v, piece.v[row] + i)), v, tile.v + row * dv + i);
+    });
+  }
+  std::int64_t j = 0;
+  for (; j + 2 * lanes <= dv; j += 2 * lanes) ScanColumns<2>(d, piece, tile, decays, j, state);
+  for (; j + lanes <= dv; j += lanes) ScanColumns<1>(d, piece, tile, decays, j, state);
+  for (; j < dv; ++j) ScanColumns<1>(one, piece, tile, decays, j, state);
+  for (std::int64_t row = 0; row < piece.rows; ++row) {
+    ForEachVector(dv, [&](auto v, std::int64_t i) HWY_ATTR {
+      const auto sum = hn::LoadU(v, tile.out + row * dv + i);
+      hn::StoreU(hn::MulAdd(hn::Set(v, piece.skip), hn::LoadU(v, piece.v[row] + i), sum), v, piece.out[row] + i);
+    });
+  }
+}
+
+// `state`: the head's, with room for a tile's rows behind it.
+void ScanHead(const ScanPiece& head, float* state) {
+  float* const rows = state + head.key_dim * head.value_dim;
+  float* const values = rows + 2 * kStateTile * head.key_dim;
+  const ScanRowsOfTile room = {rows, rows + kStateTile * head.key_dim, values, values + kStateTile * head.value_dim};
+  for (std::int64_t row = 0; row < head.rows; row += kStateTile) {
+    ScanPiece tile = head;
+    tile.rows = std::min(kStateTile, head.rows - row);
+    tile.q = head.q.Below(row);
+    tile.k = head.k.Below(row);
+    tile.v = head.v.Below(row);
+    tile.steps = head.steps.Below(row);
+    tile.out = head.out.Below(row);
+    ScanTile(tile, room, state);
+  }
+}
+
+void GatedNormHead(const GatedHead& head, float* y) {
+  const auto gate_of = [&](auto d, std::int64_t i) HWY_ATTR {
+    const auto gate = hn::LoadU(d, head.z + i);
+    return hn::Mul(gate, SigmoidOf(d, gate));
+  };
+  if (head.gate_first) {
+    ForEachVector(head.dim, [&](auto d, std::int64_t i)
+                                HWY_ATTR { hn::StoreU(hn::Mul(hn::LoadU(d, y + i), gate_of(d, i)), d, y + i); });
+  }
+  const float inverse = 1.0f / std::sqrt(SquaresOf(y, head.dim) / static_cast<float>(head.dim) + head.eps);
+  ForEachVector(head.dim, [&](auto d, std::int64_t i) HWY_ATTR {
+    const auto normed = hn::Mul(hn::Mul(hn::LoadU(d, y + i), hn::Set(d, inverse)), hn::LoadU(d, head.weight + i));
+    hn::StoreU(head.gate_first ? normed : hn::Mul(normed, gate_of(d, i)), d, y + i);
   });
 }
 
@@ -185,6 +311,7 @@ namespace {
 
 HWY_EXPORT(ConvRows);
 HWY_EXPORT(DeltaRows);
+HWY_EXPORT(ScanHead);
 HWY_EXPORT(GatedNormHead);
 HWY_EXPORT(MulSigmoidRow);
 
@@ -221,6 +348,7 @@ void CausalConv(const KernelContext& context, const CausalConvArguments& a) {
           .channels = channels,
           .width = width,
           .weights = a.weights + first,
+          .bias = a.bias == nullptr ? nullptr : a.bias + first,
           .x = a.x.Below(sequence.first_row).From(first),
           .y = a.y.Below(sequence.first_row).From(first)},
          state);
@@ -258,11 +386,42 @@ void DeltaRule(const KernelContext& context, const DeltaRuleArguments& a) {
   });
 }
 
+void SelectiveScan(const KernelContext& context, const SelectiveScanArguments& a) {
+  const auto scan = HWY_DYNAMIC_DISPATCH(ScanHead);
+  const DeltaShape& shape = a.shape;
+  const std::int64_t heads = shape.value_heads, dk = shape.key_dim, dv = shape.value_dim;
+  const auto sequences = static_cast<std::int64_t>(a.sequences.size());
+  const std::int64_t work = (RowsOfAll(a.sequences) + sequences) * heads * dk * dv;
+  ForEachStateTask(context, sequences * heads, work, [&](std::int64_t task, int thread) {
+    const StateSequence& sequence = a.sequences[static_cast<std::size_t>(task / heads)];
+    const std::int64_t head = task % heads, key_head = head / (heads / shape.key_heads);
+    float* const state = a.workspace + thread * DeltaWorkspaceFloats(shape);
+    const ConstRows x = a.x.Below(sequence.first_row);
+    a.place.Read(sequence, head * dk * dv, dk * dv, state);
+    scan({.rows = sequence.num_tokens,
+          .key_dim = dk,
+          .value_dim = dv,
+          .q = x.From(shape.Values() + shape.Keys() + key_head * dk),
+          .k = x.From(shape.Values() + key_head * dk),
+          .v = x.From(head * dv),
+          .steps = a.steps.Below(sequence.first_row).From(head),
+          .rate = a.rate[head],
+          .bias = a.bias[head],
+          .skip = a.skip[head],
+          .least_step = a.least_step,
+          .most_step = a.most_step,
+          .out = a.out.Below(sequence.first_row).From(head * dv)},
+         state);
+    a.place.Write(sequence, head * dk * dv, dk * dv, state);
+  });
+}
+
 void GatedRmsNorm(const KernelContext& context, const GatedRmsNormArguments& a) {
   const auto norm = HWY_DYNAMIC_DISPATCH(GatedNormHead);
   ForEachStateTask(context, a.rows, a.rows * a.heads * a.head_dim, [&](std::int64_t i, int) {
-    for (std::int64_t at = 0; at < a.heads * a.head_dim; at += a.head_dim) {
-      norm(a.weight, a.eps, a.z[i] + at, a.head_dim, a.y[i] + at);
+    for (std::int64_t head = 0; head < a.heads; ++head) {
+      const std::int64_t at = head * a.head_dim;
+      norm({a.weight + head * a.weight_stride, a.eps, a.z[i] + at, a.head_dim, a.gate_first}, a.y[i] + at);
     }
   });
 }

@@ -1,5 +1,6 @@
 #include "kernels/states.h"
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -32,7 +33,7 @@ void CausalConv(const KernelContext&, const CausalConvArguments& a) {
     }
     for (std::int64_t t = 0; t < rows; ++t) {
       for (std::int64_t c = 0; c < channels; ++c) {
-        float sum = 0;
+        float sum = a.bias == nullptr ? 0 : a.bias[c];
         for (std::int64_t j = 0; j < a.width; ++j) {
           sum += a.weights[j * channels + c] * all[static_cast<std::size_t>((t + j) * channels + c)];
         }
@@ -79,15 +80,47 @@ void DeltaRule(const KernelContext&, const DeltaRuleArguments& call) {
   }
 }
 
+void SelectiveScan(const KernelContext&, const SelectiveScanArguments& call) {
+  const DeltaShape& shape = call.shape;
+  const std::int64_t dk = shape.key_dim, dv = shape.value_dim;
+  float* const state = call.workspace;
+  for (const StateSequence& sequence : call.sequences) {
+    for (std::int64_t head = 0; head < shape.value_heads; ++head) {
+      const std::int64_t key_head = head / (shape.value_heads / shape.key_heads);
+      call.place.Read(sequence, head * dk * dv, dk * dv, state);
+      for (std::int64_t row = sequence.first_row; row < sequence.first_row + sequence.num_tokens; ++row) {
+        const float* const v = call.x[row] + head * dv;
+        const float* const k = call.x[row] + shape.Values() + key_head * dk;
+        const float* const q = k + shape.Keys();
+        const float plain = Softplus(call.steps[row][head] + call.bias[head]);
+        const float step = std::min(std::max(plain, call.least_step), call.most_step);
+        const float decay = std::exp(call.rate[head] * step);
+        for (std::int64_t j = 0; j < dv; ++j) {
+          float sum = 0;
+          for (std::int64_t i = 0; i < dk; ++i) {
+            state[i * dv + j] = state[i * dv + j] * decay + k[i] * (step * v[j]);
+            sum += state[i * dv + j] * q[i];
+          }
+          call.out[row][head * dv + j] = sum + call.skip[head] * v[j];
+        }
+      }
+      call.place.Write(sequence, head * dk * dv, dk * dv, state);
+    }
+  }
+}
+
 void GatedRmsNorm(const KernelContext&, const GatedRmsNormArguments& a) {
   for (std::int64_t i = 0; i < a.rows * a.heads; ++i) {
     float* const head = a.y[i / a.heads] + i % a.heads * a.head_dim;
     const float* const gate = a.z[i / a.heads] + i % a.heads * a.head_dim;
+    const float* const weight = a.weight + i % a.heads * a.weight_stride;
     float squares = 0;
+    for (std::int64_t t = 0; a.gate_first && t < a.head_dim; ++t) head[t] *= gate[t] * SigmoidOf(gate[t]);
     for (std::int64_t t = 0; t < a.head_dim; ++t) squares += head[t] * head[t];
     const float inverse = 1.0f / std::sqrt(squares / static_cast<float>(a.head_dim) + a.eps);
     for (std::int64_t t = 0; t < a.head_dim; ++t) {
-      head[t] = head[t] * inverse * a.weight[t] * (gate[t] * SigmoidOf(gate[t]));
+      head[t] = head[t] * inverse * weight[t];
+      if (!a.gate_first) head[t] *= gate[t] * SigmoidOf(gate[t]);
     }
   }
 }

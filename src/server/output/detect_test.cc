@@ -116,6 +116,7 @@ constexpr FamilyFormats kFamilies[] = {{"llama.cpp-HuggingFaceTB-SmolLM3-3B", "n
                                        {"llama.cpp-Qwen3.5-4B", "qwen3_coder", "qwen3"},
                                        {"llama.cpp-google-gemma-4-31B-it", "gemma4", "gemma4"},
                                        {"llama.cpp-ibm-granite-granite-3.3-2B-Instruct", "granite", "qwen3"},
+                                       {"llama.cpp-ibm-granite-granite-4.0", "hermes", "none"},
                                        {"llama.cpp-mistralai-Ministral-3-14B-Reasoning-2512", "mistral", "mistral"},
                                        {"llama.cpp-openai-gpt-oss-120b", "none", "openai_gptoss"},
                                        {"trl-gemma3", "none", "none"},
