@@ -11,6 +11,7 @@
 #include "base/prng.h"
 #include "lab/charts/dot_chart.h"
 #include "lab/charts/line_chart.h"
+#include "lab/experiments/assumption_rows.h"
 #include "lab/experiments/experiment.h"
 #include "lab/experiments/fragmentation.h"
 #include "lab/experiments/lora_batching.h"
@@ -255,12 +256,33 @@ ExperimentPlot PlotOf(const std::vector<SimulationOutcome>& ours) {
   return {.name = "ttft", .title = chart.title, .svg = RenderSvg(chart)};
 }
 
+// The rows of the strategy that bounds a batch's adapters, under assumptions.
+struct UnderSetting {
+  std::string what;
+  const std::vector<SimulationOutcome>& outcomes;
+};
+ExperimentTable BoundRows(const std::vector<UnderSetting>& settings) {
+  std::vector<RowsUnder> all;
+  for (const UnderSetting& setting : settings) {
+    ExperimentResult rows;
+    Compare(setting.outcomes, rows);
+    std::erase_if(rows.comparison, [](const ComparisonRow& row) { return row.id != kStrategies.back().id; });
+    all.push_back({setting.what, std::move(rows.comparison)});
+  }
+  return TableOfAssumptions(all, "the bound on a batch's adapters");
+}
+
 Result<ExperimentResult> RunStrategies(ExperimentContext& context) {
+  constexpr std::int64_t kWide = 48, kWider = 57;  // adapters a batch
+  constexpr double kLess = 0.75;                   // share of the rate
   ASSIGN_OR_RETURN(const auto ours, SimulateStrategies(context, {}));
   ASSIGN_OR_RETURN(const auto longer, SimulateStrategies(context, {.output = kLongOutputTokens}));
   ASSIGN_OR_RETURN(const auto half, SimulateStrategies(context, {.rate = kRate / 2}));
   ASSIGN_OR_RETURN(const auto skewed, SimulateStrategies(context, {.exponent = kSkewedExponent}));
   ASSIGN_OR_RETURN(const auto stalls, SimulateStrategies(context, {.stalls = true}));
+  ASSIGN_OR_RETURN(const auto wider, SimulateStrategies(context, {.bound = kWide}));
+  ASSIGN_OR_RETURN(const auto widest, SimulateStrategies(context, {.bound = kWider}));
+  ASSIGN_OR_RETURN(const auto less, SimulateStrategies(context, {.rate = kLess * kRate}));
   ExperimentResult result;
   result.setting = fmt::format(
       "From the source: 1,000 adapters of rank 16 with 160 MB each, a pool of 12 GB for them (76) and 30 GB for keys "
@@ -286,6 +308,14 @@ Result<ExperimentResult> RunStrategies(ExperimentContext& context) {
   result.tables.push_back(TableOf("Steps wait for loads (`ensure_loaded` blocks): the only change", stalls));
   ASSIGN_OR_RETURN(ExperimentTable bounds, RunBounds(context));
   result.tables.push_back(std::move(bounds));
+  result.tables.push_back(BoundRows({{"as the document is read", ours},
+                                     {fmt::format("{} adapters a batch", kWide), wider},
+                                     {fmt::format("{} adapters a batch", kWider), widest},
+                                     {fmt::format("{:g} requests/s", kLess * kRate), less},
+                                     {fmt::format("{:g} requests/s", kRate / 2), half},
+                                     {fmt::format("Zipf {:g}", kSkewedExponent), skewed},
+                                     {"steps wait for loads", stalls},
+                                     {fmt::format("answers of {:g} tokens", kLongOutputTokens), longer}}));
   result.plots.push_back(PlotOf(ours));
   const double miss = LruMissShare(kExponent, 76, context.seed),
                skewed_miss = LruMissShare(kSkewedExponent, 76, context.seed);
@@ -316,7 +346,20 @@ AdapterLayout LayoutOf(std::int32_t rank, bool with_output, bool as_documented) 
   return LayoutAdapter(modules, DType::kBF16, kPageBytes).value();
 }
 
-enum class Sizes : std::uint8_t { kMixed, kTwo, kOne };
+// kTable: the five of the source's table of sizes, up to rank 128 on all linear layers.
+enum class Sizes : std::uint8_t { kMixed, kTwo, kOne, kTable };
+
+// An adapter of the source's table on all seven products of a layer; its formula has square matrices.
+AdapterLayout LayoutOfAll(std::int32_t rank) {
+  using enum LoraTarget;
+  constexpr std::int64_t kHidden = 8192;
+  std::vector<ModuleShape> modules;
+  for (std::int32_t layer = 0; layer < 80; ++layer) {
+    for (const LoraTarget target : {kQ, kK, kV, kO, kGate, kUp, kDown})
+      modules.push_back({layer, target, rank, 1.0f, kHidden, kHidden});
+  }
+  return LayoutAdapter(modules, DType::kBF16, kPageBytes).value();
+}
 
 constexpr std::int64_t kCycles = 10'000;  // "after 10K load/evict cycles", whatever the scale
 
@@ -327,6 +370,11 @@ FragmentationOptions FragmentationSetting(const ExperimentContext& context, bool
                                .adapters = kAdapters,
                                .cycles = kCycles,
                                .seed = context.seed};
+  if (sizes == Sizes::kTable) {
+    options.layouts = {LayoutOf(8, false, as_documented), LayoutOf(16, true, as_documented),
+                       LayoutOf(32, true, as_documented), LayoutOfAll(64), LayoutOfAll(128)};
+    return options;
+  }
   if (sizes != Sizes::kMixed) {
     options.layouts.push_back(LayoutOf(16, true, as_documented));
     if (sizes == Sizes::kTwo) options.layouts.push_back(LayoutOf(8, true, as_documented));
@@ -402,10 +450,11 @@ Result<ExperimentResult> RunFragmentation(ExperimentContext& context) {
     Sizes sizes;
     FragmentationFigures figures;
   };
-  std::array<Case, 4> cases = {{{"six sizes", true, Sizes::kMixed, {}},
+  std::array<Case, 5> cases = {{{"six sizes", true, Sizes::kMixed, {}},
                                 {"six sizes, true shapes", false, Sizes::kMixed, {}},
                                 {"80 and 160 MB", true, Sizes::kTwo, {}},
-                                {"160 MB", true, Sizes::kOne, {}}}};
+                                {"160 MB", true, Sizes::kOne, {}},
+                                {"60 to 2,240 MB (the source's table)", true, Sizes::kTable, {}}}};
   RETURN_IF_ERROR(ParallelFor(context, cases.size(), [&](std::size_t i) -> Status {
     ASSIGN_OR_RETURN(cases[i].figures,
                      CountFragmentation(FragmentationSetting(context, cases[i].as_documented, cases[i].sizes)));
@@ -423,6 +472,13 @@ Result<ExperimentResult> RunFragmentation(ExperimentContext& context) {
       "evicted.",
       cycles);
   const auto held = [](const AllocatorFigures& c, const AllocatorFigures& p) { return c.held / p.held - 1; };
+  const auto held_row = [&](const Case& c) {
+    ComparisonRow row = ReportedAs(ChangeRow("vl-f3", "adapters held at a time, contiguous against paged", -0.105,
+                                             held(c.figures.contiguous, c.figures.paged)),
+                                   "-10.5 % (68 against 76)");
+    row.origin = "counted";
+    return row;
+  };
   const double failed = 100 * static_cast<double>(contiguous.failures) / cycles;
   result.comparison = {
       ReportedAs(ValueRow("vl-f1", "allocation failures, contiguous, of all loads", 3.42, failed, {" %", 1}),
@@ -431,9 +487,7 @@ Result<ExperimentResult> RunFragmentation(ExperimentContext& context) {
       ValueRow("vl-f2", "external fragmentation, contiguous", 18.3, 100 * contiguous.external, {" %", 1}),
       ValueRow("vl-f2", "internal fragmentation, paged (with the true shapes of Llama-70B)", 0.6,
                100 * cases[1].figures.paged.internal, {" %", 2}),
-      ReportedAs(
-          ChangeRow("vl-f3", "adapters held at a time, contiguous against paged", -0.105, held(contiguous, paged)),
-          "-10.5 % (68 against 76)")};
+      held_row(cases[0])};
   ASSIGN_OR_RETURN(ExperimentTable sizes, CompareSizes(result));
   for (ComparisonRow& row : result.comparison) row.origin = "counted";
   result.tables.push_back(std::move(sizes));
@@ -446,6 +500,9 @@ Result<ExperimentResult> RunFragmentation(ExperimentContext& context) {
     table.rows.push_back(FragmentationRow(fmt::format("{}, paged", c.name), c.figures.paged));
   }
   result.tables.push_back(std::move(table));
+  std::vector<RowsUnder> by_sizes;
+  for (const Case& c : cases) by_sizes.push_back({c.name, {held_row(c)}});
+  result.tables.push_back(TableOfAssumptions(by_sizes, "the sizes of adapters"));
   Chart chart{.title = "Free memory outside the largest hole",
               .subtitle = "contiguous allocation, 12 GB, first fit",
               .x_label = "loads",
