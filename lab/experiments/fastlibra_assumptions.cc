@@ -47,7 +47,7 @@ constexpr std::array kShares = {0.25, 0.5, 0.75, 1.0};  // FastLibra's peak is 1
 constexpr std::int64_t kManyAdapters = 1000;            // figure 16
 constexpr double kManyShare = 0.75;
 
-// One scenario under one assumption, by kCompared; the variants have no peak.
+// One scenario under one assumption, by kCompared.
 using Scenario = std::array<Figures, kCompared.size()>;
 // One assumption: its scenarios, and the chatbot with many adapters, by kSystems.
 struct Measured {
@@ -68,9 +68,7 @@ Result<Scenario> MeasureScenario(const ExperimentContext& context, const Assumpt
   Scenario all;
   for (std::size_t system = 0; system < kCompared.size(); ++system) {
     Figures& figures = all[system];
-    if (system <= kVllm) {
-      ASSIGN_OR_RETURN(figures.peak, FindPeak(context, cell, kCompared[system], assumption.change));
-    }
+    ASSIGN_OR_RETURN(figures.peak, FindPeak(context, cell, kCompared[system], assumption.change));
     for (const double share : kShares) {
       ASSIGN_OR_RETURN(const CellRun run,
                        RunCell(context, cell, kCompared[system], share * all[kLibra].peak, assumption.change));
@@ -143,6 +141,8 @@ std::vector<ComparisonRow> RowsOf(const Measured& m) {
     };
     rows.push_back(FactorRow(variant.id, variant.Row("TTFT"), variant.ttft, factor(&Figures::ttft)));
     rows.push_back(FactorRow(variant.id, variant.Row("TPOT"), variant.tpot, factor(&Figures::tpot)));
+    const double peak = MeanOf(m, system, [](const Figures& libra, const Figures& f) { return PeakRatio(f, libra); });
+    rows.push_back(ChangeRow(variant.id, variant.Row("peak throughput"), variant.throughput, peak - 1));
   }
   return rows;
 }
