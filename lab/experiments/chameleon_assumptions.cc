@@ -1,6 +1,6 @@
 // What would have to be true for Chameleon's headlines (5.2: 1.5 times S-LoRA's load; P99 TTFT a fifth of S-LoRA's at
-// 9 requests per second): the testbed with one assumption changed at a time, and then the rows of the other experiments
-// under those that decide.
+// 9 requests per second): the testbed with one assumption changed at a time (ch-one), and the rows of the other
+// experiments under those that decide (ch-rows).
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "lab/experiments/assumption_rows.h"
 #include "lab/experiments/chameleon_testbed.h"
 
 namespace loramux {
@@ -16,7 +17,13 @@ namespace {
 struct Assumption {
   std::string what;
   std::function<void(SimulationJob&)> change;
-  bool decides = false;  // the rows of the other experiments are shown under it
+  // The experiments whose rows are repeated under it (ch-rows): "all", or some: "ch-2, ch-11".
+  std::string_view rows_of = {};
+
+  bool Repeats(std::string_view id) const {
+    if (rows_of == "all") return true;
+    return fmt::format(", {}, ", rows_of).find(fmt::format(", {}, ", id)) != std::string::npos;
+  }
 };
 
 void TakeObjectiveTimes(SimulationJob& job, double factor) {
@@ -68,6 +75,7 @@ void AddPrograms(std::vector<Assumption>& all) {
     job.options.preset.program.layer_seconds = job.options.preset.program.request_seconds = 0;
     FitObjective(job);
   });
+  all.back().rows_of = "ch-2, ch-11, ch-19";
 }
 
 void AddMachinesAndLoads(std::vector<Assumption>& all) {
@@ -86,11 +94,13 @@ void AddMachinesAndLoads(std::vector<Assumption>& all) {
     job.options.device.device_pages /= 4;
     LimitPromptsTogether(job);
   });
+  all.back().rows_of = "ch-2, ch-11, ch-18, ch-22";
   for (const double lengths : {0.165, 0.1, 0.05}) {
     add(fmt::format("{:g} of the trace's lengths, and the objective follows", lengths), [=](SimulationJob& job) {
       job.load.input_scale = job.load.output_scale = lengths;
       FitObjective(job);
     });
+    if (lengths == 0.05) all.back().rows_of = "all";
   }
   add("500 adapters", [](SimulationJob& job) { job.load.adapters = 500; });
   add("4,000 requests",
@@ -99,17 +109,19 @@ void AddMachinesAndLoads(std::vector<Assumption>& all) {
 
 // The first is none.
 std::vector<Assumption> Assumptions() {
-  std::vector<Assumption> all = {{"as the document is read", nullptr, true}};
-  const auto add = [&](std::string what, std::function<void(SimulationJob&)> change, bool decides = false) {
-    all.push_back({std::move(what), std::move(change), decides});
+  std::vector<Assumption> all = {{"as the document is read", nullptr, "all"}};
+  const auto add = [&](std::string what, std::function<void(SimulationJob&)> change, std::string_view rows_of = {}) {
+    all.push_back({std::move(what), std::move(change), rows_of});
   };
   for (const double seconds : {5.0, 3.0, 2.0, 1.75, 1.5}) {
     add(
         fmt::format("an objective of {:g} s", seconds),
-        [=](SimulationJob& job) { TakeObjectiveTimes(job, seconds / 14.5); }, seconds == 1.75);
+        [=](SimulationJob& job) { TakeObjectiveTimes(job, seconds / 14.5); }, seconds == 1.75 ? "all" : "");
   }
   for (const double factor : {4.0, 16.0, 64.0}) {
-    add(fmt::format("loads take {:g} times as long", factor), [=](SimulationJob& job) { LoadSlower(job, factor); });
+    add(
+        fmt::format("loads take {:g} times as long", factor), [=](SimulationJob& job) { LoadSlower(job, factor); },
+        factor == 64 ? "ch-2, ch-18, ch-21, ch-22" : "");
   }
   add(
       "an objective of 5 s, and loads take 32 times as long",
@@ -117,11 +129,11 @@ std::vector<Assumption> Assumptions() {
         TakeObjectiveTimes(job, kFiveSeconds);
         LoadSlower(job, 32);
       },
-      true);
+      "all");
   for (const std::int64_t tokens : {kLeastPromptsTogether, std::int64_t{2048}}) {
     add(
         fmt::format("at most {} tokens of prompts in a step", tokens),
-        [=](SimulationJob& job) { PromptsTogether(job, tokens); }, tokens == kLeastPromptsTogether);
+        [=](SimulationJob& job) { PromptsTogether(job, tokens); }, tokens == kLeastPromptsTogether ? "all" : "");
   }
   add(fmt::format("an objective of 5 s, and at most {} tokens of prompts in a step", kLeastPromptsTogether),
       [](SimulationJob& job) {
@@ -197,65 +209,47 @@ ExperimentTable HeadlineTable(const std::vector<Assumption>& assumptions, const 
   return table;
 }
 
-// The rows of the other experiments that are cheap enough to repeat.
-constexpr std::array kRepeated = {"ch-14", "ch-15", "ch-17", "ch-18", "ch-19", "ch-20", "ch-21", "ch-22", "ch-25"};
+// The experiments whose rows are repeated under the assumptions that decide. Those with several machines take hours, so
+// they are repeated with a share of the requests.
+struct Repeated {
+  std::string_view id;
+  double requests = 1;
+};
+constexpr double kFewerRequests = 0.25, kFewestRequests = 0.1;
+constexpr std::array kRepeated = std::to_array<Repeated>({{"ch-11"},
+                                                          {"ch-2"},
+                                                          {"ch-14"},
+                                                          {"ch-15"},
+                                                          {"ch-17"},
+                                                          {"ch-18"},
+                                                          {"ch-19"},
+                                                          {"ch-20"},
+                                                          {"ch-21", kFewerRequests},
+                                                          {"ch-22"},
+                                                          {"ch-23", kFewerRequests},
+                                                          {"ch-24", kFewestRequests},
+                                                          {"ch-25", kFewerRequests}});
 
-Result<std::vector<ComparisonRow>> RowsUnder(const ExperimentContext& context, const Assumption& assumption) {
+Result<RowsUnder> RepeatRows(const ExperimentContext& context, const Assumption& assumption) {
   ExperimentContext under = context;
   under.assume = assumption.change;
-  std::vector<ComparisonRow> rows;
+  under.rows_only = true;
+  RowsUnder rows{.assumption = assumption.what, .rows = {}};
   for (const Experiment& experiment : ChameleonExperiments()) {
-    if (std::find(kRepeated.begin(), kRepeated.end(), experiment.id) == kRepeated.end()) continue;
+    const auto* const repeated = std::find_if(kRepeated.begin(), kRepeated.end(),
+                                              [&](const Repeated& other) { return other.id == experiment.id; });
+    if (repeated == kRepeated.end() || !assumption.Repeats(experiment.id)) continue;
+    under.scale = repeated->requests * context.scale;
     ASSIGN_OR_RETURN(ExperimentResult result, experiment.run(under));
-    std::move(result.comparison.begin(), result.comparison.end(), std::back_inserter(rows));
+    std::move(result.comparison.begin(), result.comparison.end(), std::back_inserter(rows.rows));
   }
   return rows;
-}
-
-bool IsMissed(const ComparisonRow& row) {
-  return row.verdict == Verdict::kOpposite || row.verdict == Verdict::kNoEffect;
-}
-// The direction is the document's.
-bool Holds(const ComparisonRow& row) {
-  return row.verdict == Verdict::kAgrees || row.verdict == Verdict::kWeaker || row.verdict == Verdict::kStronger;
-}
-
-Status AddOtherRows(ExperimentContext& context, const std::vector<Assumption>& assumptions, ExperimentResult& result) {
-  ExperimentTable table{"Rows of the other experiments", {"id", "what", "reported"}, {}};
-  std::vector<std::vector<ComparisonRow>> by_assumption;
-  for (const Assumption& assumption : assumptions) {
-    if (!assumption.decides) continue;
-    table.header.push_back(assumption.what);
-    ASSIGN_OR_RETURN(by_assumption.emplace_back(), RowsUnder(context, assumption));
-  }
-  std::vector<int> turned(by_assumption.size());
-  int missed = 0;
-  for (const ComparisonRow& row : by_assumption.front()) {
-    std::vector<std::string>& cells = table.rows.emplace_back(std::vector<std::string>{row.id, row.what, row.reported});
-    missed += static_cast<int>(IsMissed(row));
-    for (std::size_t i = 0; i < by_assumption.size(); ++i) {
-      const ComparisonRow* const same = FindRow(by_assumption[i], row);
-      cells.push_back(same == nullptr ? "-" : fmt::format("{}: **{}**", same->ours, VerdictName(same->verdict)));
-      turned[i] += static_cast<int>(IsMissed(row) && same != nullptr && Holds(*same));
-    }
-  }
-  for (std::size_t i = 1; i < by_assumption.size(); ++i) {
-    result.comparison.push_back(
-        {.id = "ch-one",
-         .what = fmt::format(
-             "rows of other experiments that are opposite or without effect, and have the direction under: {}",
-             table.header[i + 3]),
-         .reported = "-",
-         .ours = fmt::format("{} of {}", turned[i], missed)});
-  }
-  result.tables.push_back(std::move(table));
-  return Ok{};
 }
 
 void CompareHeadlines(const std::vector<Assumption>& assumptions, const std::vector<Headlines>& headlines,
                       ExperimentResult& result) {
   for (std::size_t i = 0; i < assumptions.size(); ++i) {
-    if (!assumptions[i].decides && !ReachesLoad(headlines[i]) && !ReachesTail(headlines[i])) continue;
+    if (assumptions[i].rows_of.empty() && !ReachesLoad(headlines[i]) && !ReachesTail(headlines[i])) continue;
     result.comparison.push_back(
         {.id = "ch-one",
          .what = fmt::format("sustained load, and P99 TTFT at 105 % of S-LoRA's load: {}", assumptions[i].what),
@@ -273,7 +267,51 @@ Result<ExperimentResult> RunChameleonAssumptions(ExperimentContext& context) {
   ExperimentResult result{.setting = DescribeChameleonTestbed(job)};
   CompareHeadlines(assumptions, headlines, result);
   result.tables.push_back(HeadlineTable(assumptions, headlines));
-  RETURN_IF_ERROR(AddOtherRows(context, assumptions, result));
+  return result;
+}
+
+Result<ExperimentResult> RunChameleonRows(ExperimentContext& context) {
+  std::vector<RowsUnder> all;
+  for (const Assumption& assumption : Assumptions()) {
+    if (assumption.rows_of.empty()) continue;
+    ASSIGN_OR_RETURN(all.emplace_back(), RepeatRows(context, assumption));
+  }
+  ASSIGN_OR_RETURN(const SimulationJob job, MakeChameleonJob(context, {}));
+  ExperimentResult result{.setting =
+                              DescribeChameleonTestbed(job) +
+                              fmt::format(" ch-21, ch-23 and ch-25 have {:g} of the requests, and ch-24 {:g}, in "
+                                          "every column of the table.",
+                                          kFewerRequests, kFewestRequests)};
+  std::size_t missed = 0;
+  std::vector<std::size_t> turned(all.size()), measured(all.size());
+  std::size_t by_none = 0;
+  for (const ComparisonRow& row : all.front().rows) {
+    if (!IsMissed(row)) continue;
+    ++missed;
+    bool any = false;
+    for (std::size_t i = 1; i < all.size(); ++i) {
+      const ComparisonRow* const same = FindRow(all[i].rows, row);
+      const bool turns = same != nullptr && HasDirection(*same);
+      measured[i] += static_cast<std::size_t>(same != nullptr);
+      turned[i] += static_cast<std::size_t>(turns);
+      any |= turns;
+    }
+    by_none += static_cast<std::size_t>(!any);
+  }
+  for (std::size_t i = 1; i < all.size(); ++i) {
+    result.comparison.push_back(
+        {.id = "ch-rows",
+         .what = fmt::format(
+             "rows of other experiments that are opposite or without effect, and have the direction under: {}",
+             all[i].assumption),
+         .reported = "-",
+         .ours = fmt::format("{} of {}", turned[i], measured[i])});
+  }
+  result.comparison.push_back({.id = "ch-rows",
+                               .what = "the same, under none of these assumptions",
+                               .reported = "-",
+                               .ours = fmt::format("{} of {}", by_none, missed)});
+  result.tables.push_back(TableOfAssumptions(all));
   return result;
 }
 

@@ -44,9 +44,11 @@ Result<std::vector<Comparison>> CompareMachines(ExperimentContext& context,
   }
   ASSIGN_OR_RETURN(const auto search_jobs, MakeChameleonJobs(context, searches));
   ASSIGN_OR_RETURN(const auto loads, FindLoads(context, search_jobs));
-  std::vector<SimulationJob> tight_jobs = search_jobs;
+  std::vector<SimulationJob> tight_jobs;
+  if (!context.rows_only) tight_jobs = search_jobs;
   for (SimulationJob& job : tight_jobs) SetObjective(job, job.options.preset.spec.objective / 5);
-  ASSIGN_OR_RETURN(const auto tight, FindLoads(context, tight_jobs));
+  ASSIGN_OR_RETURN(auto tight, FindLoads(context, tight_jobs));
+  tight.resize(loads.size());
   std::vector<Comparison> found(machines.size());
   std::vector<SimulationJob> jobs;
   for (std::size_t i = 0; i < machines.size(); ++i) {
@@ -370,6 +372,7 @@ Result<ExperimentResult> RunChameleonModels(ExperimentContext& context) {
     result.comparison.push_back(FactorRow("ch-23", fmt::format("sustained load against S-LoRA: {}", names[i]),
                                           rows[i].throughput, found[i].Factor()));
   }
+  if (context.rows_only) return result;
   AddComparisons(names, found, result);
   RETURN_IF_ERROR(AddLoopParts(context, machines.back(), found.back().s_lora, result));
   return result;

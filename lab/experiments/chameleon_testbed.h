@@ -70,5 +70,6 @@ Result<ExperimentResult> RunChameleonModels(ExperimentContext& context);
 Result<ExperimentResult> RunChameleonMemory(ExperimentContext& context);
 Result<ExperimentResult> RunChameleonParallel(ExperimentContext& context);
 Result<ExperimentResult> RunChameleonAssumptions(ExperimentContext& context);
+Result<ExperimentResult> RunChameleonRows(ExperimentContext& context);
 
 }  // namespace loramux

@@ -57,6 +57,8 @@ struct ExperimentContext {
   ProgressBar* progress = nullptr;  // not owned; null: none
   // Changes each simulation of a document's testbed last: an experiment under another assumption. Null: none.
   std::function<void(SimulationJob&)> assume;
+  // For rows that are repeated under assumptions: without further tables, and without the curves over all loads.
+  bool rows_only = false;
 
   std::int64_t Requests(std::int64_t number) const;  // scaled, at least 50
   // The path of a trace file.

@@ -11,6 +11,7 @@
 
 #include "formats/file.h"
 #include "formats/test_files.h"
+#include "lab/experiments/assumption_rows.h"
 #include "lab/experiments/claims.h"
 #include "lab/experiments/fastlibra_load.h"
 #include "lab/experiments/lora_batching.h"
@@ -209,6 +210,39 @@ TEST(Report, WritesFilesAndAnIndexOfWhatIsThere) {
                            HasSubstr("| all documents | 1 |"), HasSubstr("| [xy-1](xy-1.md) | a \\| b |"),
                            HasSubstr("| [xy-2](xy-1.md) | order |"), Not(HasSubstr("zz-9"))));
   EXPECT_FALSE(WriteExperiment("/dev/null/x", kSample, SampleResult(), "command").ok());
+}
+
+// A row that is opposite or without effect is listed with the assumptions that turn it, or as not measured.
+TEST(Report, ListsWhatTurnsRowsThatAreOpposite) {
+  const std::string directory = testing::TempDir() + "/experiment_assumptions";
+  std::filesystem::remove_all(directory);
+  const auto row = [](double ours) { return FactorRow("fl-11", "peak", 1.7, ours); };
+  const auto other = [](double ours) { return FactorRow("fl-11", "TTFT", 0.4, ours); };
+  const ComparisonRow unknown = FactorRow("fl-11", "TPOT", 0.4, 1.01);
+  const Experiment systems = FindExperiments({"fl-11"}).value().front(),
+                   one = FindExperiments({"fl-one"}).value().front();
+  ExperimentResult result;
+  result.comparison = {row(1.04), other(1.2), unknown, FactorRow("fl-11", "hits", 1.3, 1.3)};
+  ASSERT_TRUE(WriteExperiment(directory, systems, result, "command").ok());
+  ExperimentResult assumed;
+  assumed.tables = {TableOfAssumptions(std::to_array<RowsUnder>({{"as read", {row(1.04), other(1.2)}},
+                                                                 {"half of the memory", {row(1.3), other(1.2)}},
+                                                                 {"slow copies", {row(2.7)}}}),
+                                       "two cells")};
+  EXPECT_EQ(assumed.tables[0].rows[0].back(), "half of the memory; slow copies");
+  EXPECT_EQ(assumed.tables[0].rows[1].back(), "none of 1");
+  EXPECT_EQ(assumed.tables[0].rows[1][5], "-");
+  ASSERT_TRUE(WriteExperiment(directory, one, assumed, "command").ok());
+  const std::vector<Experiment> known = {systems, one};
+  ASSERT_TRUE(WriteExperimentIndex(directory, known).ok());
+  EXPECT_THAT(
+      ReadTextFile(directory + "/experiments.md", 100000).value(),
+      AllOf(
+          HasSubstr("3 rows: 1 have the document's direction under an assumption, 1 under none that was tried, 1 are "
+                    "not measured."),
+          HasSubstr("| [fl-11](fl-11.md) | peak | no effect | half of the memory; slow copies | [fl-one](fl-one.md) |"),
+          HasSubstr("| [fl-11](fl-11.md) | TTFT | opposite | none of 1 | [fl-one](fl-one.md) |"),
+          HasSubstr("| [fl-11](fl-11.md) | TPOT | no effect | not measured | - |"), Not(HasSubstr("| hits | no"))));
 }
 
 TEST(Claims, AreWrittenFromTheResults) {

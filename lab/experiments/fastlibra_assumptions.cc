@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "lab/experiments/assumption_rows.h"
 #include "lab/experiments/fastlibra_cells.h"
 
 namespace loramux::fastlibra {
@@ -39,70 +40,145 @@ std::vector<Assumption> Assumptions() {
   };
 }
 
-constexpr std::array<std::string_view, 2> kPair = {"fastlibra", "vllm-waits"};
+constexpr std::array<std::string_view, 5> kCompared = {"fastlibra", "vllm-waits", "fastlibra-wom", "fastlibra-wos",
+                                                       "fastlibra-wol"};
+constexpr std::size_t kLibra = 0, kVllm = 1;
 constexpr std::array kShares = {0.25, 0.5, 0.75, 1.0};  // FastLibra's peak is 1
+constexpr std::int64_t kManyAdapters = 1000;            // figure 16
+constexpr double kManyShare = 0.75;
 
-// One scenario under one assumption, by kPair.
-struct Headlines {
-  std::array<double, 2> peak = {}, ttft = {};
-  double Factor() const { return peak[0] / std::max(1e-9, peak[1]); }
+// One scenario under one assumption, by kCompared.
+using Scenario = std::array<Figures, kCompared.size()>;
+// One assumption: its scenarios, and the chatbot with many adapters, by kSystems.
+struct Measured {
+  std::vector<Scenario> scenarios;
+  std::array<Figures, kSystems.size()> many;
 };
 
-Result<std::vector<Headlines>> MeasurePairs(ExperimentContext& context, const std::vector<Assumption>& assumptions) {
+Cell CellOf(const Assumption& assumption, std::size_t scenario, std::int64_t adapters) {
+  return {.scenario = scenario,
+          .model = 0,
+          .adapters = adapters,
+          .memory = assumption.memory,
+          .lengths = assumption.lengths};
+}
+
+Result<Scenario> MeasureScenario(const ExperimentContext& context, const Assumption& assumption, std::size_t scenario) {
+  const Cell cell = CellOf(assumption, scenario, 100);
+  Scenario all;
+  for (std::size_t system = 0; system < kCompared.size(); ++system) {
+    Figures& figures = all[system];
+    ASSIGN_OR_RETURN(figures.peak, FindPeak(context, cell, kCompared[system], assumption.change));
+    for (const double share : kShares) {
+      ASSIGN_OR_RETURN(const CellRun run,
+                       RunCell(context, cell, kCompared[system], share * all[kLibra].peak, assumption.change));
+      AddTo(figures, run.outcome, 1.0 / static_cast<double>(kShares.size()));
+    }
+  }
+  return all;
+}
+
+Result<std::vector<Measured>> MeasureAll(ExperimentContext& context, const std::vector<Assumption>& assumptions) {
   const std::size_t scenarios = FastLibraScenarios().size();
-  std::vector<Headlines> all(assumptions.size() * scenarios);
-  RETURN_IF_ERROR(ParallelFor(context, all.size(), [&](std::size_t i) -> Status {
+  std::vector<Measured> all(assumptions.size());
+  for (Measured& measured : all) measured.scenarios.resize(scenarios);
+  RETURN_IF_ERROR(ParallelFor(context, all.size() * scenarios, [&](std::size_t i) -> Status {
     const Assumption& assumption = assumptions[i / scenarios];
-    const Cell cell{.scenario = i % scenarios,
-                    .model = 0,
-                    .adapters = 100,
-                    .memory = assumption.memory,
-                    .lengths = assumption.lengths};
-    for (std::size_t system = 0; system < kPair.size(); ++system) {
-      ASSIGN_OR_RETURN(all[i].peak[system], FindPeak(context, cell, kPair[system], assumption.change));
-      for (const double share : kShares) {
-        ASSIGN_OR_RETURN(const CellRun run,
-                         RunCell(context, cell, kPair[system], share * all[i].peak[0], assumption.change));
-        all[i].ttft[system] += run.outcome.summary.ttft.mean / static_cast<double>(kShares.size());
-      }
+    Measured& measured = all[i / scenarios];
+    ASSIGN_OR_RETURN(measured.scenarios[i % scenarios], MeasureScenario(context, assumption, i % scenarios));
+    if (i % scenarios != 0) return Ok{};
+    const Cell cell = CellOf(assumption, 0, kManyAdapters);
+    ASSIGN_OR_RETURN(const double peak, FindPeak(context, cell, kSystems[0], assumption.change));
+    for (std::size_t system = 0; system < kSystems.size(); ++system) {
+      ASSIGN_OR_RETURN(const CellRun run,
+                       RunCell(context, cell, kSystems[system], kManyShare * peak, assumption.change));
+      AddTo(measured.many[system], run.outcome, 1);
     }
     return Ok{};
   }));
   return all;
 }
 
+// The mean of f(FastLibra's figures, those of a system) over the scenarios.
+template <typename F>
+double MeanOf(const Measured& measured, std::size_t system, F f) {
+  double sum = 0;
+  for (const Scenario& scenario : measured.scenarios)
+    sum += f(scenario[kLibra], scenario[system]) / static_cast<double>(measured.scenarios.size());
+  return sum;
+}
+
+double PeakRatio(const Figures& first, const Figures& other) { return first.peak / std::max(1e-9, other.peak); }
+double HitsOf(const Figures& f) { return (f.adapter_hits + f.prefix_on_device) / 2; }
+
+// The rows of the other experiments, from these cells alone.
+std::vector<ComparisonRow> RowsOf(const Measured& m) {
+  const auto change = [&](double Figures::*field) {
+    return MeanOf(m, kVllm, [field](const Figures& libra, const Figures& f) { return Change(libra.*field, f.*field); });
+  };
+  double hits = 0, vllm_hits = 0;
+  for (const Scenario& scenario : m.scenarios) {
+    hits += HitsOf(scenario[kLibra]);
+    vllm_hits += HitsOf(scenario[kVllm]);
+  }
+  double many = 0;
+  for (std::size_t system = 1; system < kSystems.size(); ++system)
+    many += Change(m.many[0].tpot, m.many[system].tpot) / static_cast<double>(kSystems.size() - 1);
+  std::vector<ComparisonRow> rows = {
+      ChangeRow("fl-11", "mean TTFT against vLLM", -0.603, change(&Figures::ttft)),
+      ChangeRow("fl-11", "mean TPOT against vLLM", -0.339, change(&Figures::tpot)),
+      FactorRow("fl-11", "peak throughput against vLLM", 1.7, MeanOf(m, kVllm, PeakRatio)),
+      FactorRow("fl-13", "cache hits (mean of adapters and of history on the device) against vLLM", 1.3,
+                hits / std::max(1e-9, vllm_hits)),
+      ChangeRow("fl-16", "mean TPOT against both baselines", -0.162, many)};
+  for (std::size_t v = 0; v < VariantsOfFastLibra().size(); ++v) {
+    const FastLibraVariant& variant = VariantsOfFastLibra()[v];
+    const std::size_t system = kVllm + 1 + v;
+    const auto factor = [&](double Figures::*field) {
+      return MeanOf(m, system, [field](const Figures& libra, const Figures& f) {
+        return f.*field / std::max(1e-9, libra.*field);
+      });
+    };
+    rows.push_back(FactorRow(variant.id, variant.Row("TTFT"), variant.ttft, factor(&Figures::ttft)));
+    rows.push_back(FactorRow(variant.id, variant.Row("TPOT"), variant.tpot, factor(&Figures::tpot)));
+    const double peak = MeanOf(m, system, [](const Figures& libra, const Figures& f) { return PeakRatio(f, libra); });
+    rows.push_back(ChangeRow(variant.id, variant.Row("peak throughput"), variant.throughput, peak - 1));
+  }
+  return rows;
+}
+
 }  // namespace
 
 Result<ExperimentResult> RunAssumptions(ExperimentContext& context) {
   const std::vector<Assumption> assumptions = Assumptions();
-  ASSIGN_OR_RETURN(const auto headlines, MeasurePairs(context, assumptions));
-  ExperimentResult result{.setting = SettingText() +
-                                     fmt::format(" Here: 7B with 100 adapters; TTFT is the mean over {} shares of the "
-                                                 "peak; `fastlibra` against `vllm-waits`.",
-                                                 kShares.size())};
+  ASSIGN_OR_RETURN(const std::vector<Measured> all, MeasureAll(context, assumptions));
+  ExperimentResult result{
+      .setting = SettingText() +
+                 fmt::format(" Here: 7B with 100 adapters; figures are means over {} shares of FastLibra's peak; "
+                             "`fastlibra` against `vllm-waits` and the variants. The row of figure 16 is the chatbot "
+                             "with {} adapters at {:g} of the peak.",
+                             kShares.size(), kManyAdapters, kManyShare)};
   ExperimentTable table{"By assumption and scenario",
                         {"assumption", "scenario", "FastLibra's peak", "vLLM's peak", "factor", "FastLibra's TTFT ms",
                          "vLLM's TTFT ms", "change"},
                         {}};
-  const std::size_t scenarios = FastLibraScenarios().size();
+  std::vector<RowsUnder> under;
   for (std::size_t a = 0; a < assumptions.size(); ++a) {
-    double change = 0, factor = 0;
-    for (std::size_t s = 0; s < scenarios; ++s) {
-      const Headlines& h = headlines[a * scenarios + s];
-      const double ttft = Change(h.ttft[0], h.ttft[1]);
-      change += ttft / static_cast<double>(scenarios);
-      factor += h.Factor() / static_cast<double>(scenarios);
-      table.rows.push_back({assumptions[a].what, FastLibraScenarios()[s].name, fmt::format("{:.2f}", h.peak[0]),
-                            fmt::format("{:.2f}", h.peak[1]), ShowFactor(h.Factor()), fmt::format("{:.0f}", h.ttft[0]),
-                            fmt::format("{:.0f}", h.ttft[1]), ShowChange(ttft)});
+    under.push_back({assumptions[a].what, RowsOf(all[a])});
+    for (std::size_t s = 0; s < all[a].scenarios.size(); ++s) {
+      const Figures &libra = all[a].scenarios[s][kLibra], &vllm = all[a].scenarios[s][kVllm];
+      table.rows.push_back({assumptions[a].what, FastLibraScenarios()[s].name, fmt::format("{:.2f}", libra.peak),
+                            fmt::format("{:.2f}", vllm.peak), ShowFactor(PeakRatio(libra, vllm)),
+                            fmt::format("{:.0f}", libra.ttft), fmt::format("{:.0f}", vllm.ttft),
+                            ShowChange(Change(libra.ttft, vllm.ttft))});
     }
     result.comparison.push_back(
         {.id = "fl-one",
          .what = "mean TTFT and peak against vLLM, 7B with 100 adapters: " + assumptions[a].what,
          .reported = "-60.3 %, 1.70x",
-         .ours = fmt::format("{}, {}", ShowChange(change), ShowFactor(factor))});
+         .ours = fmt::format("{}, {}", under.back().rows[0].ours, under.back().rows[2].ours)});
   }
-  result.tables = {std::move(table)};
+  result.tables = {std::move(table), TableOfAssumptions(under, "from the cells of 7B with 100 adapters")};
   return result;
 }
 

@@ -36,31 +36,56 @@ Result<CellRun> RunCell(const ExperimentContext& context, const Cell& cell, std:
   return run;
 }
 
-Result<double> FindPeak(const ExperimentContext& context, const Cell& cell, std::string_view system,
-                        const ChangeOfJob& change) {
-  const auto holds = [&](double rate) -> Result<bool> {
-    const auto bounded = [&change](SimulationJob& job) {
-      if (change) change(job);
-      job.options.samples = 0;
-      job.options.give_up.most_ttft_sum = kPeakTtftMs * kNsPerMs * static_cast<double>(job.load.requests);
-    };
-    ASSIGN_OR_RETURN(const CellRun run, RunCell(context, cell, system, rate, bounded));
-    return !run.outcome.result.given_up && run.outcome.summary.ttft.mean <= kPeakTtftMs;
+namespace {
+
+// Whether the mean TTFT stays below that of the peak.
+Result<bool> KeepsUp(const ExperimentContext& context, const Cell& cell, std::string_view system, double rate,
+                     const ChangeOfJob& change) {
+  const auto bounded = [&change](SimulationJob& job) {
+    if (change) change(job);
+    job.options.samples = 0;
+    job.options.give_up.most_ttft_sum = kPeakTtftMs * kNsPerMs * static_cast<double>(job.load.requests);
   };
-  double low = 0, high = 0, step = std::numbers::sqrt2;
+  ASSIGN_OR_RETURN(const CellRun run, RunCell(context, cell, system, rate, bounded));
+  return !run.outcome.result.given_up && run.outcome.summary.ttft.mean <= kPeakTtftMs;
+}
+
+}  // namespace
+
+Result<double> FindPeak(const ExperimentContext& context, const Cell& cell, std::string_view system,
+                        const ChangeOfJob& change, double step) {
+  double low = 0, high = 0, stride = std::numbers::sqrt2;
   double rate = kFirstGuesses[cell.scenario] * static_cast<double>(FastLibraModels()[cell.model].gpus);
   while (low == 0 || high == 0) {
-    ASSIGN_OR_RETURN(const bool within, holds(rate));
+    ASSIGN_OR_RETURN(const bool within, KeepsUp(context, cell, system, rate, change));
     if (within && rate >= kHighestRate) return kHighestRate;
     (within ? low : high) = rate;
-    rate = within ? step * rate : rate / step;
-    step = std::min(step * step, 4.0);  // the further the first guess was off, the longer the steps
+    rate = within ? stride * rate : rate / stride;
+    stride = std::min(stride * stride, 4.0);  // the further the first guess was off, the longer the strides
     if (rate < 1.0 / 64) return low;
   }
-  while (high / low > 1.07) {
+  while (high / low > step) {
     const double middle = std::sqrt(low * high);
-    ASSIGN_OR_RETURN(const bool within, holds(middle));
+    ASSIGN_OR_RETURN(const bool within, KeepsUp(context, cell, system, middle, change));
     (within ? low : high) = middle;
+  }
+  return low;
+}
+
+Result<double> FindLengths(const ExperimentContext& context, Cell cell, std::string_view system, double rate,
+                           const ChangeOfJob& change) {
+  constexpr double kMost = 64;
+  double low = 0, high = 0;
+  for (double factor = 1; low == 0 || high == 0; factor = high == 0 ? 2 * low : high / 2) {
+    cell.lengths = factor;
+    ASSIGN_OR_RETURN(const bool within, KeepsUp(context, cell, system, rate, change));
+    (within ? low : high) = factor;
+    if (factor > kMost || factor < 1 / kMost) return factor;
+  }
+  while (high / low > kPeakStep) {
+    cell.lengths = std::sqrt(low * high);
+    ASSIGN_OR_RETURN(const bool within, KeepsUp(context, cell, system, rate, change));
+    (within ? low : high) = cell.lengths;
   }
   return low;
 }
@@ -69,10 +94,11 @@ namespace {
 
 // Returns the peaks of all cells and systems: peaks[cell * systems + system].
 Result<std::vector<double>> FindPeaks(ExperimentContext& context, const std::vector<Cell>& cells,
-                                      std::span<const std::string_view> systems) {
+                                      std::span<const std::string_view> systems, double step) {
   std::vector<double> peaks(cells.size() * systems.size());
   RETURN_IF_ERROR(ParallelFor(context, peaks.size(), [&](std::size_t i) -> Status {
-    ASSIGN_OR_RETURN(peaks[i], FindPeak(context, cells[i / systems.size()], systems[i % systems.size()]));
+    ASSIGN_OR_RETURN(peaks[i],
+                     FindPeak(context, cells[i / systems.size()], systems[i % systems.size()], nullptr, step));
     return Ok{};
   }));
   return peaks;
@@ -122,8 +148,8 @@ void AddTo(Figures& figures, const SimulationOutcome& outcome, double share) {
 }
 
 Result<std::vector<Figures>> Measure(ExperimentContext& context, const std::vector<Cell>& cells,
-                                     std::span<const std::string_view> systems) {
-  ASSIGN_OR_RETURN(const std::vector<double> peaks, FindPeaks(context, cells, systems));
+                                     std::span<const std::string_view> systems, double step) {
+  ASSIGN_OR_RETURN(const std::vector<double> peaks, FindPeaks(context, cells, systems, step));
   std::vector<Figures> figures(peaks.size());
   RETURN_IF_ERROR(ParallelFor(context, figures.size(), [&](std::size_t i) -> Status {
     figures[i].peak = peaks[i];

@@ -37,9 +37,13 @@ struct CellRun {
 // and Simulate.
 Result<CellRun> RunCell(const ExperimentContext& context, const Cell& cell, std::string_view system, double rate,
                         const ChangeOfJob& change = nullptr);
-// Finds the highest rate with a mean TTFT below 500 ms (6.1), to within 7 %.
+inline constexpr double kPeakStep = 1.07;
+// Finds the highest rate with a mean TTFT below 500 ms (6.1), to within the factor `step`.
 Result<double> FindPeak(const ExperimentContext& context, const Cell& cell, std::string_view system,
-                        const ChangeOfJob& change = nullptr);
+                        const ChangeOfJob& change = nullptr, double step = kPeakStep);
+// Finds the largest factor of the cell's lengths at which a rate has a mean TTFT below 500 ms, to within kPeakStep.
+Result<double> FindLengths(const ExperimentContext& context, Cell cell, std::string_view system, double rate,
+                           const ChangeOfJob& change = nullptr);
 
 // The means over the rates, for one cell under one system.
 struct Figures {
@@ -55,9 +59,10 @@ struct Figures {
 std::int64_t AdaptersUsed(const SimulationOutcome& outcome);
 // Adds `share` of an outcome's figures to `figures`.
 void AddTo(Figures& figures, const SimulationOutcome& outcome, double share);
-// Returns figures[cell * systems + system]. The first system's peak determines the rates for all systems.
+// Returns figures[cell * systems + system]. The first system's peak determines the rates for all systems. `step`: as in
+// FindPeak.
 Result<std::vector<Figures>> Measure(ExperimentContext& context, const std::vector<Cell>& cells,
-                                     std::span<const std::string_view> systems);
+                                     std::span<const std::string_view> systems, double step = kPeakStep);
 // Returns the mean of f(figures of the first preset, figures of `preset`) over the cells [begin, end).
 template <typename F>
 double MeanOver(const std::vector<Figures>& figures, std::size_t presets, std::size_t preset, F f,
@@ -94,6 +99,17 @@ std::vector<Cell> AllCells();
 inline constexpr std::array<std::string_view, 3> kSystems = {"fastlibra", "vllm-waits", "s-lora-same-loop"};
 inline constexpr std::array<std::string_view, 6> kWithOtherLoops = {"fastlibra",        "vllm-waits", "vllm",
                                                                     "s-lora-same-loop", "s-lora",     "loramux"};
+
+// FastLibra without one of its parts (6.6 to 6.8), with what the paper reports: TTFT and TPOT as factors, throughput as
+// a change.
+struct FastLibraVariant {
+  std::string_view preset;
+  const char *id, *what;
+  double ttft, tpot, throughput;
+  // The text of a row about it.
+  std::string Row(const char* metric) const;
+};
+std::span<const FastLibraVariant> VariantsOfFastLibra();
 
 // Return one table each for TTFT, TPOT and peak; the shares of waiting; and the plot of TTFT.
 std::vector<ExperimentTable> CellTables(const std::vector<Cell>& cells, const std::vector<Figures>& figures,

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "lab/charts/stacked_areas.h"
+#include "lab/experiments/assumption_rows.h"
 #include "lab/experiments/fastlibra_cells.h"
 
 namespace loramux::fastlibra {
@@ -15,8 +16,8 @@ namespace {
 
 // Section 6.5: Llama-13B, 100 adapters, chatbot, 1.6 requests per second, and its four parts of the half hour.
 constexpr double kDocumentRate = 1.6;
-constexpr std::array kLengths = {1.0, 4.0, 8.0};  // factors for the lengths, at that rate
-constexpr double kAll = 0.95;                     // a share that counts as all
+constexpr std::array kLengths = {1.0, 2.0, 4.0, 8.0};  // factors for the lengths, at that rate
+constexpr double kAll = 0.95;                          // a share that counts as all
 struct Part {
   const char* name;
   double begin, end;  // seconds
@@ -57,28 +58,32 @@ PartMeans MeansOf(const CellRun& run, const Part& part) {
   return means;
 }
 
+// The whole half hour at any scale, because its seconds are those of the figure.
+void TakeHalfHour(SimulationJob& job) {
+  job.load.requests = std::max(job.load.requests, static_cast<std::int64_t>(kDocumentRate * kFastLibraSeconds));
+}
+
 // Runs all cells of a table: runs[cell * systems + system].
 Result<std::vector<CellRun>> RunCells(ExperimentContext& context, std::span<const Cell> cells,
                                       std::span<const std::string_view> systems, double rate) {
   std::vector<CellRun> runs(cells.size() * systems.size());
   RETURN_IF_ERROR(ParallelFor(context, runs.size(), [&](std::size_t i) -> Status {
-    const auto whole = [](SimulationJob& job) {  // at any scale, because its seconds are those of the figure
-      job.load.requests = std::max(job.load.requests, static_cast<std::int64_t>(kDocumentRate * kFastLibraSeconds));
-    };
-    ASSIGN_OR_RETURN(runs[i], RunCell(context, cells[i / systems.size()], systems[i % systems.size()], rate, whole));
+    ASSIGN_OR_RETURN(runs[i],
+                     RunCell(context, cells[i / systems.size()], systems[i % systems.size()], rate, TakeHalfHour));
     return Ok{};
   }));
   return runs;
 }
 
 StackedAreas MemoryAreas(std::span<const CellRun> runs, std::span<const std::string_view> systems, double rate) {
-  StackedAreas areas{.title = "Content of the device's memory",
-                     .subtitle = fmt::format("{}, {:.2g} requests/s, simulated", kMemoryCell.Name(), rate),
-                     .x_label = "s",
-                     .y_label = "%",
-                     .layers = {"running", "history", "adapters", "free"},
-                     .blank = 3,
-                     .panels = {}};
+  StackedAreas areas{
+      .title = "Content of the device's memory",
+      .subtitle = fmt::format("{}, {:.2g} requests/s, longer texts, simulated", kMemoryCell.Name(), rate),
+      .x_label = "s",
+      .y_label = "%",
+      .layers = {"running", "history", "adapters", "free"},
+      .blank = 3,
+      .panels = {}};
   for (std::size_t i = 0; i < systems.size(); ++i) {
     StackedAreas::Panel panel{.name = std::string(systems[i]), .x = {}, .layers = std::vector<std::vector<double>>(4)};
     for (const WorldSample& sample : runs[i].outcome.result.samples) {
@@ -140,22 +145,21 @@ double AllAdapters(const CellRun& run) {
   return static_cast<double>(run.adapter_pages) / static_cast<double>(run.job.options.device.device_pages);
 }
 
-std::string LongestText() { return fmt::format("lengths {:g} times as long", kLengths.back()); }
-
 std::int64_t SamplesUnderPressure(const CellRun& run) {
   return std::count_if(
       run.outcome.result.samples.begin(), run.outcome.result.samples.end(),
       [&run](const WorldSample& sample) { return 2 * sample.running_kv_pages > run.job.options.device.device_pages; });
 }
 
-// The rows of one rate. `runs`: by system.
-void CompareMemory(std::span<const CellRun> runs, const char* at, ExperimentResult& result) {
+// The rows of one load. `runs`: by system.
+std::vector<ComparisonRow> MemoryRows(std::span<const CellRun> runs, const char* at) {
+  std::vector<ComparisonRow> rows;
   const auto percent = [](double share) { return fmt::format("{:.1f} %", 100 * share); };
   // Seeds have peaks of their own, so rows of a rate have the same text.
   const auto claim = [&](const std::string& what, const char* reported, std::string ours, bool holds) {
     return ClaimRow("fl-14", fmt::format("{}, {}", at, what), reported, std::move(ours), holds);
   };
-  const auto add = [&](ComparisonRow row) { result.comparison.push_back(std::move(row)); };
+  const auto add = [&](ComparisonRow row) { rows.push_back(std::move(row)); };
   const auto means = [&](const Part& part) {
     return std::array{MeansOf(runs[0], part), MeansOf(runs[1], part), MeansOf(runs[2], part)};
   };
@@ -194,6 +198,37 @@ void CompareMemory(std::span<const CellRun> runs, const char* at, ExperimentResu
                        late[1].running > std::max(late[0].running, late[2].running)),
                  pressed, events));
   add(claim("S-LoRA keeps no history", "discarded", percent(full[2].history), full[2].history == 0));
+  return rows;
+}
+
+// A load at which figure 14 is compared. The paper gives the rate, and no lengths.
+struct MemoryLoad {
+  const char* name;
+  Cell cell;
+  double rate = 0;
+};
+
+// The rows of a load, with one assumption changed at a time.
+Result<ExperimentTable> RowsUnderAssumptions(ExperimentContext& context, const MemoryLoad& load,
+                                             std::vector<ComparisonRow> as_read) {
+  struct Assumption {
+    const char* what;
+    double memory = 1, rate = 1;  // factors
+  };
+  constexpr std::array kAssumptions =
+      std::to_array<Assumption>({{"one and a quarter times the load", 1, 1.25},
+                                 {"one and a half times the load", 1, 1.5},
+                                 {"twice the load", 1, 2},
+                                 {"half of the memory", 0.5, 1},
+                                 {"half of the memory, and half of the load", 0.5, 0.5}});
+  std::vector<RowsUnder> all = {{"as the document is read", std::move(as_read)}};
+  for (const Assumption& assumption : kAssumptions) {
+    Cell cell = load.cell;
+    cell.memory = assumption.memory;
+    ASSIGN_OR_RETURN(const auto runs, RunCells(context, std::span(&cell, 1), kSystems, assumption.rate * load.rate));
+    all.push_back({assumption.what, MemoryRows(runs, load.name)});
+  }
+  return TableOfAssumptions(all, load.name);
 }
 
 }  // namespace
@@ -204,26 +239,39 @@ Result<ExperimentResult> RunMemory(ExperimentContext& context) {
     cells.push_back(kMemoryCell);
     cells.back().lengths = lengths;
   }
-  ASSIGN_OR_RETURN(const std::vector<CellRun> runs, RunCells(context, cells, kSystems, kDocumentRate));
-  ASSIGN_OR_RETURN(const double rate, FindPeak(context, kMemoryCell, kSystems[0]));
-  ASSIGN_OR_RETURN(const std::vector<CellRun> loaded, RunCells(context, std::span(&kMemoryCell, 1), kSystems, rate));
-  const auto usual = std::span(runs).first(kSystems.size());
+  ASSIGN_OR_RETURN(const double fitting, FindLengths(context, kMemoryCell, kSystems[0], kDocumentRate, TakeHalfHour));
+  ASSIGN_OR_RETURN(const double peak, FindPeak(context, kMemoryCell, kSystems[0]));
+  std::array loads =
+      std::to_array<MemoryLoad>({{"1.6 requests/s, FastLibra's peak with longer texts", kMemoryCell, kDocumentRate},
+                                 {"FastLibra's peak", kMemoryCell, peak}});
+  loads[0].cell.lengths = fitting;
   ExperimentResult result{.setting = SettingText() + kBaselinesText};
-  CompareMemory(usual, "1.6 requests/s", result);
-  const auto longest = std::span(runs).last(kSystems.size());
-  CompareMemory(longest, LongestText().c_str(), result);
-  CompareMemory(loaded, "FastLibra's peak", result);
-  result.tables = {PartTable(usual, kSystems, kDocumentRate), PartTable(longest, kSystems, kDocumentRate),
-                   PartTable(loaded, kSystems, rate), LengthsTable(runs, kSystems)};
-  result.tables[1].title += ", " + LongestText();
-  const auto running = [](const CellRun& run) { return 100 * MeansOf(run, kParts[2]).running; };
+  ASSIGN_OR_RETURN(const std::vector<CellRun> runs, RunCells(context, cells, kSystems, kDocumentRate));
+  std::vector<ExperimentTable> changed;
+  std::array<std::vector<CellRun>, loads.size()> loaded;
+  for (std::size_t i = 0; i < loads.size(); ++i) {
+    ASSIGN_OR_RETURN(loaded[i], RunCells(context, std::span(&loads[i].cell, 1), kSystems, loads[i].rate));
+    std::vector<ComparisonRow> rows = MemoryRows(loaded[i], loads[i].name);
+    result.comparison.insert(result.comparison.end(), rows.begin(), rows.end());
+    ASSIGN_OR_RETURN(changed.emplace_back(), RowsUnderAssumptions(context, loads[i], std::move(rows)));
+  }
+  const auto usual = std::span(runs).first(kSystems.size());
+  result.tables = {PartTable(loaded[0], kSystems, kDocumentRate), PartTable(loaded[1], kSystems, peak),
+                   PartTable(usual, kSystems, kDocumentRate), LengthsTable(runs, kSystems)};
+  result.tables[0].title += fmt::format(", lengths {:.1f} times as long", fitting);
+  std::move(changed.begin(), changed.end(), std::back_inserter(result.tables));
+  const auto running = [](std::span<const CellRun> of) { return 100 * MeansOf(of[0], kParts[2]).running; };
   result.remarks = {fmt::format(
-      "The paper's rate. In its figure 14 running requests fill the memory at 1.6 requests per second. Here they have "
-      "{:.1f} % of it in FastLibra's busiest part with the lengths of the data set, {:.1f} % with lengths {:g} times "
-      "as "
-      "long, and {:.1f} % at {:.3g} requests per second, FastLibra's peak here. Rows are compared in all three cases.",
-      running(usual[0]), running(longest[0]), kLengths.back(), running(loaded[0]), rate)};
-  const StackedAreas areas = MemoryAreas(loaded, kSystems, rate);
+      "The load. In the paper's figure 14 running requests fill the memory at 1.6 requests per second. The paper gives "
+      "no lengths. With those of the data set they have {:.1f} % of the memory in FastLibra's busiest part, and {} "
+      "samples of that run have running requests in more than half of it (third table): nothing has to give way, so "
+      "no row is about that run. Rows are about 1.6 requests per second with the largest factor of the lengths at "
+      "which "
+      "that is within FastLibra's peak, {:.1f} ({:.1f} % of the memory), and about FastLibra's peak with the lengths "
+      "of "
+      "the data set, {:.3g} requests per second ({:.1f} %).",
+      running(usual), SamplesUnderPressure(usual[0]), fitting, running(loaded[0]), peak, running(loaded[1]))};
+  const StackedAreas areas = MemoryAreas(loaded[0], kSystems, loads[0].rate);
   result.plots.push_back({.name = "memory", .title = areas.title, .svg = RenderSvg(areas)});
   return result;
 }

@@ -9,12 +9,14 @@
 #include <fmt/format.h>
 
 #include "lab/charts/line_chart.h"
+#include "lab/experiments/assumption_rows.h"
 #include "lab/experiments/fastlibra_cells.h"
 
 namespace loramux::fastlibra {
 namespace {
 
 constexpr std::string_view kVllm = "vllm-waits";
+constexpr std::size_t kTranslation = 1;                         // the scenario of figure 4
 constexpr double kVllmShare = 0.2;                              // share of the memory for adapters (2.2)
 constexpr double kExhausted = 0.95;                             // a use of a part that counts as exhausted
 constexpr double kWindow = 100;                                 // seconds of the half hour
@@ -122,7 +124,18 @@ PartsInUse UseWithin(const TimedRun& timed, double begin, double end) {
   return use;
 }
 
-void CompareParts(const TimedRun& translation, ExperimentResult& result) {
+// The rows about a run of the translation.
+std::vector<ComparisonRow> PartRows(const TimedRun& translation) {
+  const PartsInUse middle = UseWithin(translation, 700, 1100), late = UseWithin(translation, 1100, 1800);
+  const auto percent = [](double share) { return fmt::format("{:.1f} %", 100 * share); };
+  return {ClaimRow("fl-4", "700-1,100 s: the part of keys and values is exhausted", "yes", percent(middle.kv),
+                   middle.kv >= kExhausted),
+          ValueRow("fl-4", "700-1,100 s: use of the adapters' part", 58.9, 100 * middle.adapters, {" %", 1}),
+          ClaimRow("fl-4", "1,100-1,800 s: the adapters' part is exhausted", "yes", percent(late.adapters),
+                   late.adapters >= kExhausted)};
+}
+
+Status CompareParts(ExperimentContext& context, const TimedRun& translation, ExperimentResult& result) {
   ExperimentTable table{.title = "Figure 4: use of vLLM's two parts of the memory, translation",
                         .header = {"s", "adapters' part", "part of keys and values"},
                         .rows = {}};
@@ -132,14 +145,25 @@ void CompareParts(const TimedRun& translation, ExperimentResult& result) {
                           fmt::format("{:.1f} %", 100 * use.kv)});
   }
   result.tables.push_back(std::move(table));
-  const PartsInUse middle = UseWithin(translation, 700, 1100), late = UseWithin(translation, 1100, 1800);
-  const auto percent = [](double share) { return fmt::format("{:.1f} %", 100 * share); };
-  result.comparison.push_back(ClaimRow("fl-4", "700-1,100 s: the part of keys and values is exhausted", "yes",
-                                       percent(middle.kv), middle.kv >= kExhausted));
-  result.comparison.push_back(
-      ValueRow("fl-4", "700-1,100 s: use of the adapters' part", 58.9, 100 * middle.adapters, {" %", 1}));
-  result.comparison.push_back(ClaimRow("fl-4", "1,100-1,800 s: the adapters' part is exhausted", "yes",
-                                       percent(late.adapters), late.adapters >= kExhausted));
+  const std::vector<ComparisonRow> rows = PartRows(translation);
+  result.comparison.insert(result.comparison.end(), rows.begin(), rows.end());
+  struct Assumption {
+    const char* what;
+    double rate = 1, memory = 1;  // factors
+  };
+  constexpr std::array kAssumptions = std::to_array<Assumption>(
+      {{"1.1 times the rate", 1.1}, {"1.25 times the rate", 1.25}, {"half of the memory", 1, 0.5}});
+  std::vector<RowsUnder> all = {{"as the document is read", rows}};
+  std::vector<TimedRun> runs(kAssumptions.size());
+  RETURN_IF_ERROR(ParallelFor(context, runs.size(), [&](std::size_t i) -> Status {
+    Cell cell = MotivationCell(kTranslation);
+    cell.memory = kAssumptions[i].memory;
+    ASSIGN_OR_RETURN(runs[i].run, RunCell(context, cell, kVllm, kAssumptions[i].rate * translation.run.job.load.rate));
+    return Ok{};
+  }));
+  for (std::size_t i = 0; i < runs.size(); ++i) all.push_back({kAssumptions[i].what, PartRows(runs[i])});
+  result.tables.push_back(TableOfAssumptions(all, "figure 4"));
+  return Ok{};
 }
 
 // ---- Figure 5: ranks of nodes
@@ -290,7 +314,7 @@ Result<ExperimentResult> RunMotivation(ExperimentContext& context) {
                               "9 at 2 requests per second, as in the paper."};
   ASSIGN_OR_RETURN(const std::vector<TimedRun> runs, RunScenarios(context));
   CompareTtfts(runs, result);
-  CompareParts(runs[1], result);
+  RETURN_IF_ERROR(CompareParts(context, runs[kTranslation], result));
   RETURN_IF_ERROR(CompareNodes(runs, result));
   RETURN_IF_ERROR(CompareRatios(context, result));
   result.remarks = {"Figure 2. The paper gives no rate; these runs are at the highest of FastLibra's rates.",

@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/text_file.h"
 #include "formats/file.h"
+#include "lab/experiments/assumption_rows.h"
 #include "lab/raw_data.h"
 
 namespace loramux {
@@ -128,6 +129,75 @@ std::string CountsAsMarkdown(const std::vector<std::pair<std::string, VerdictCou
   return TableAsMarkdown(header, lines);
 }
 
+// Reads an <id>.json. Errors: a file that cannot be read, or is no result.
+Result<Json> ReadResultFile(const std::string& path) {
+  ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxReportBytes));
+  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || !json.contains("comparison") || !json["comparison"].is_array()) {
+    return InvalidArgument(path + ": not a result of `loramux-lab`", "--output");
+  }
+  return json;
+}
+
+std::vector<ComparisonRow> RowsOfJson(const Json& json) {
+  std::vector<ComparisonRow> rows;
+  for (const Json& row : json["comparison"]) rows.push_back(RowOfJson(row));
+  return rows;
+}
+
+// What the tables of assumptions of a result say of rows.
+std::vector<Turned> TurnedOfJson(const Json& json) {
+  std::vector<Turned> all;
+  if (!json.contains("tables") || !json["tables"].is_array()) return all;
+  for (const Json& table : json["tables"]) {
+    if (!table.is_object() || !table.contains("title") || !table["title"].is_string() || !table.contains("rows") ||
+        !table["rows"].is_array())
+      continue;
+    ExperimentTable found{.title = table["title"].get<std::string>(), .header = {}, .rows = {}};
+    for (const Json& row : table["rows"]) {
+      std::vector<std::string>& cells = found.rows.emplace_back();
+      for (const Json& cell : row) cells.push_back(cell.is_string() ? cell.get<std::string>() : std::string());
+    }
+    const std::vector<Turned> turned = TurnedRows(found);
+    all.insert(all.end(), turned.begin(), turned.end());
+  }
+  return all;
+}
+
+// A row that is opposite or without effect, and the experiment that has it.
+struct MissedRow {
+  std::string experiment;
+  ComparisonRow row;
+};
+// One that was measured: what its table says, and the experiment that has the table.
+struct MeasuredRow {
+  std::string experiment;
+  Turned turned;
+};
+
+// The rows of documents that are opposite or without effect, with the assumptions that turn them.
+std::string MissedAsMarkdown(const std::vector<MissedRow>& missed, const std::vector<MeasuredRow>& measured) {
+  std::vector<std::vector<std::string>> lines;
+  std::size_t turn = 0, none = 0;
+  for (const MissedRow& m : missed) {
+    const auto same = std::find_if(measured.begin(), measured.end(), [&m](const MeasuredRow& other) {
+      return other.turned.id == m.row.id && other.turned.what == m.row.what;
+    });
+    const bool known = same != measured.end();
+    const bool turns = known && !same->turned.under.starts_with("none of ");
+    (turns ? turn : none) += static_cast<std::size_t>(known);
+    lines.push_back({fmt::format("[{}]({}.md)", m.row.id, m.experiment), m.row.what, VerdictName(m.row.verdict),
+                     known ? same->turned.under : "not measured",
+                     known ? fmt::format("[{0}]({0}.md)", same->experiment) : "-"});
+  }
+  return fmt::format(
+             "\n## Rows that are opposite or without effect, with one assumption changed at a time\n{} rows: {} have "
+             "the document's direction under an assumption, {} under none that was tried, {} are not measured. The "
+             "pages on the right have the figures.\n\n",
+             missed.size(), turn, none, missed.size() - turn - none) +
+         TableAsMarkdown({"id", "what", "verdict", "the document's direction under", "measured in"}, lines);
+}
+
 // What the page says about the seeds of its rows.
 std::string SeedsAsMarkdown(const Experiment& experiment, const ExperimentResult& result) {
   if (!experiment.once.empty()) return fmt::format("Run once: {}.\n\n", experiment.once);
@@ -216,30 +286,29 @@ Status WriteExperiment(const std::string& directory, const Experiment& experimen
 }
 
 Result<std::vector<ComparisonRow>> ReadComparison(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxReportBytes));
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object() || !json.contains("comparison") || !json["comparison"].is_array()) {
-    return InvalidArgument(path + ": not a result of `loramux-lab`", "--output");
-  }
-  std::vector<ComparisonRow> rows;
-  for (const Json& row : json["comparison"]) rows.push_back(RowOfJson(row));
-  return rows;
+  ASSIGN_OR_RETURN(const Json json, ReadResultFile(path));
+  return RowsOfJson(json);
 }
 
 Status WriteExperimentIndex(const std::string& directory, std::span<const Experiment> experiments) {
   std::string rows;
   std::vector<std::pair<std::string, VerdictCounts>> documents;
   VerdictCounts own;
+  std::vector<MissedRow> missed;
+  std::vector<MeasuredRow> measured;
   for (const Experiment& experiment : experiments) {
     const std::string path = directory + "/" + std::string(experiment.id) + ".json";
     std::error_code ignored;  // a file that cannot be accessed counts as absent
     if (!std::filesystem::exists(path, ignored)) continue;
-    ASSIGN_OR_RETURN(const auto comparison, ReadComparison(path));
+    ASSIGN_OR_RETURN(const Json json, ReadResultFile(path));
+    const std::string id(experiment.id);
+    for (Turned& turned : TurnedOfJson(json)) measured.push_back({id, std::move(turned)});
     const std::string document(DocumentOf(experiment));
     auto counts = std::find_if(documents.begin(), documents.end(), [&](const auto& d) { return d.first == document; });
     if (counts == documents.end() && !document.empty())
       counts = documents.insert(documents.end(), {document, VerdictCounts{}});
-    for (const ComparisonRow& row : comparison) {
+    for (const ComparisonRow& row : RowsOfJson(json)) {
+      if (!document.empty() && !IsOurTarget(row) && IsMissed(row)) missed.push_back({id, row});
       (document.empty() || IsOurTarget(row) ? own : counts->second).Add(row.verdict);
       std::vector<std::string> cells = CellsOf(row);
       cells[0] = fmt::format("[{}]({}.md)", row.id, experiment.id);
@@ -249,7 +318,8 @@ Status WriteExperimentIndex(const std::string& directory, std::span<const Experi
   const std::string text =
       "# Experiments: reported and reproduced results\nWritten by `loramux-lab`; [how to run it and how to read "
       "this page](about-experiments.md).\n\n" +
-      CountsAsMarkdown(documents, own) + "\n" + TableAsMarkdown(kComparisonHeader, {}) + rows;
+      CountsAsMarkdown(documents, own) + "\n" + TableAsMarkdown(kComparisonHeader, {}) + rows +
+      (missed.empty() ? "" : MissedAsMarkdown(missed, measured));
   return WriteTextFile(directory + "/experiments.md", text);
 }
 

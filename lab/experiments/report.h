@@ -27,7 +27,8 @@ Status WriteExperiment(const std::string& directory, const Experiment& experimen
 Result<std::vector<ComparisonRow>> ReadComparison(const std::string& path);
 
 // Writes experiments.md: the rows of comparison of all experiments that have an <id>.json in the directory, and their
-// verdicts counted by document, with targets of our own apart. Errors: a file cannot be read or written.
+// verdicts counted by document, with targets of our own apart; then the rows that are opposite or without effect, with
+// the assumptions that turn them (assumption_rows.h). Errors: a file cannot be read or written.
 Status WriteExperimentIndex(const std::string& directory, std::span<const Experiment> experiments);
 
 }  // namespace loramux
