@@ -179,7 +179,7 @@ class Upload(unittest.TestCase):
 
     def test_a_version_goes_with_its_last_request(self):
         self.assertEqual(self.server.put("v", files_of("reverse"))[0], 201)
-        alone = self.server.json("POST", "/v1/completions", {"model": "v", "prompt": [5, 6, 7], "max_tokens": 400,
+        alone = self.server.json("POST", "/v1/completions", {"model": "v", "prompt": [5, 6, 7], "max_tokens": 900,
                                                              "ignore_eos": True, "temperature": 0,
                                                              "return_token_ids": True})[1]["choices"][0]["token_ids"]
         stream = Stream(self.server, model="v").wait_for(10)
