@@ -96,7 +96,7 @@ struct SimulatedDevice {
     return (rank * adapter_bytes_per_rank + page_bytes - 1) / page_bytes;
   }
   // Pages of a sequence's states, rounded up.
-  std::int64_t StatePages() const { return (state_bytes + page_bytes - 1) / page_bytes; }
+  std::int64_t StatePages() const { return state_bytes == 0 ? 0 : (state_bytes + page_bytes - 1) / page_bytes; }
   // The same machine with pages of so many positions. REQUIRES: tokens > 0.
   SimulatedDevice WithPageTokens(std::int64_t tokens) const {
     SimulatedDevice other = *this;
