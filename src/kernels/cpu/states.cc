@@ -329,6 +329,24 @@ std::int64_t RowsOfAll(std::span<const StateSequence> sequences) {
   return rows;
 }
 
+// The task of a value head of a sequence: `pass`(sequence, head, its key head, state) lets the sequence's rows pass the
+// state. The workspace has room for more behind it.
+template <typename Arguments, typename Pass>
+void ForEachHead(const KernelContext& context, const Arguments& a, const Pass& pass) {
+  const DeltaShape& shape = a.shape;
+  const std::int64_t heads = shape.value_heads, floats = shape.HeadFloats();
+  const auto sequences = static_cast<std::int64_t>(a.sequences.size());
+  const std::int64_t work = (RowsOfAll(a.sequences) + sequences) * heads * floats;
+  ForEachStateTask(context, sequences * heads, work, [&](std::int64_t task, int thread) {
+    const StateSequence& sequence = a.sequences[static_cast<std::size_t>(task / heads)];
+    const std::int64_t head = task % heads;
+    float* const state = a.workspace + thread * DeltaWorkspaceFloats(shape);
+    a.place.Read(sequence, head * floats, floats, state);
+    pass(sequence, head, head / (heads / shape.key_heads), state);
+    a.place.Write(sequence, head * floats, floats, state);
+  });
+}
+
 }  // namespace
 
 void CausalConv(const KernelContext& context, const CausalConvArguments& a) {
@@ -361,13 +379,8 @@ void CausalConv(const KernelContext& context, const CausalConvArguments& a) {
 void DeltaRule(const KernelContext& context, const DeltaRuleArguments& a) {
   const auto rule = HWY_DYNAMIC_DISPATCH(DeltaRows);
   const DeltaShape& shape = a.shape;
-  const std::int64_t heads = shape.value_heads, dk = shape.key_dim, dv = shape.value_dim;
-  const auto sequences = static_cast<std::int64_t>(a.sequences.size());
-  const std::int64_t work = (RowsOfAll(a.sequences) + sequences) * heads * dk * dv;
-  ForEachStateTask(context, sequences * heads, work, [&](std::int64_t task, int thread) {
-    const StateSequence& sequence = a.sequences[static_cast<std::size_t>(task / heads)];
-    const std::int64_t head = task % heads, key_head = head / (heads / shape.key_heads);
-    float* const state = a.workspace + thread * DeltaWorkspaceFloats(shape);
+  const std::int64_t dk = shape.key_dim, dv = shape.value_dim;
+  ForEachHead(context, a, [&](const StateSequence& sequence, std::int64_t head, std::int64_t key_head, float* state) {
     const ConstRows x = a.x.Below(sequence.first_row), gates = a.gates.Below(sequence.first_row);
     const DeltaPiece piece = {.rows = sequence.num_tokens,
                               .key_dim = dk,
@@ -376,28 +389,20 @@ void DeltaRule(const KernelContext& context, const DeltaRuleArguments& a) {
                               .k = x.From(shape.Keys() + key_head * dk),
                               .v = x.From(2 * shape.Keys() + head * dv),
                               .b = gates.From(head),
-                              .a = gates.From(heads + head),
+                              .a = gates.From(shape.value_heads + head),
                               .rate = a.rate[head],
                               .bias = a.bias[head],
                               .out = a.out.Below(sequence.first_row).From(head * dv)};
-    a.place.Read(sequence, head * dk * dv, dk * dv, state);
     rule(piece, state, state + dk * dv, state + dk * dv + dk);
-    a.place.Write(sequence, head * dk * dv, dk * dv, state);
   });
 }
 
 void SelectiveScan(const KernelContext& context, const SelectiveScanArguments& a) {
   const auto scan = HWY_DYNAMIC_DISPATCH(ScanHead);
   const DeltaShape& shape = a.shape;
-  const std::int64_t heads = shape.value_heads, dk = shape.key_dim, dv = shape.value_dim;
-  const auto sequences = static_cast<std::int64_t>(a.sequences.size());
-  const std::int64_t work = (RowsOfAll(a.sequences) + sequences) * heads * dk * dv;
-  ForEachStateTask(context, sequences * heads, work, [&](std::int64_t task, int thread) {
-    const StateSequence& sequence = a.sequences[static_cast<std::size_t>(task / heads)];
-    const std::int64_t head = task % heads, key_head = head / (heads / shape.key_heads);
-    float* const state = a.workspace + thread * DeltaWorkspaceFloats(shape);
+  const std::int64_t dk = shape.key_dim, dv = shape.value_dim;
+  ForEachHead(context, a, [&](const StateSequence& sequence, std::int64_t head, std::int64_t key_head, float* state) {
     const ConstRows x = a.x.Below(sequence.first_row);
-    a.place.Read(sequence, head * dk * dv, dk * dv, state);
     scan({.rows = sequence.num_tokens,
           .key_dim = dk,
           .value_dim = dv,
@@ -412,7 +417,6 @@ void SelectiveScan(const KernelContext& context, const SelectiveScanArguments& a
           .most_step = a.most_step,
           .out = a.out.Below(sequence.first_row).From(head * dv)},
          state);
-    a.place.Write(sequence, head * dk * dv, dk * dv, state);
   });
 }
 
