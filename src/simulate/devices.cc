@@ -69,8 +69,8 @@ constexpr std::array kDevices = std::to_array<DeviceShape>({
 constexpr ModelShape Qwen35(ModelShape shape, std::int64_t keys, std::int64_t values, std::int64_t dim) {
   shape.state_layers = shape.layers / 4 * 3;
   const std::int64_t channels = (2 * keys + values) * dim, wide = values * dim;
-  shape.more_products = (shape.layers - shape.state_layers) * shape.hidden * shape.heads * shape.head_dim +
-                        shape.state_layers * shape.hidden * (channels + 2 * wide + 2 * values);
+  shape.output_gate = true;
+  shape.more_products = shape.state_layers * shape.hidden * (channels + 2 * wide + 2 * values);
   shape.state_bytes = shape.state_layers * (3 * channels + wide * dim) * 4;
   return shape;
 }
@@ -238,8 +238,8 @@ std::size_t AssistGroupOf(LoraTarget target) {
 CpuAssist AssistOf(const DeviceShape& device, const ModelShape& model, std::span<const LoraTarget> targets, double n) {
   CpuAssist assist{.layers = model.layers, .cores = kCpuCores};
   const std::int64_t query = model.QueryWidth(), kv = model.KvWidth(), hidden = model.hidden, wide = model.intermediate;
-  const std::int64_t attention = model.AttentionLayers();
-  const std::array<std::int64_t, 5> base = {attention * hidden * (query + 2 * kv), attention * query * hidden,
+  const std::int64_t attention = model.AttentionLayers(), q_proj = model.QProjWidth();
+  const std::array<std::int64_t, 5> base = {attention * hidden * (q_proj + 2 * kv), attention * query * hidden,
                                             model.layers * (model.gated ? 2 : 1) * hidden * wide,
                                             model.layers * wide * hidden, hidden * model.vocab};
   const std::array<std::int64_t, 5> input = {hidden, query, hidden, wide, hidden};
@@ -250,7 +250,7 @@ CpuAssist AssistOf(const DeviceShape& device, const ModelShape& model, std::span
     const bool of_layer = target != LoraTarget::kLmHead, narrow = target == LoraTarget::kK || target == LoraTarget::kV;
     const std::int64_t output = target == LoraTarget::kLmHead ? model.vocab
                                 : narrow                      ? kv
-                                : target == LoraTarget::kQ    ? query
+                                : target == LoraTarget::kQ    ? q_proj
                                 : g == 2                      ? wide
                                                               : hidden;
     const std::int64_t times = g < 2 ? attention : of_layer ? model.layers : 1;
@@ -282,7 +282,7 @@ double SimulatedDevice::SecondsOf(const StepLoad& load) const {
 }
 
 std::int64_t ModelShape::MatmulParameters() const {
-  const std::int64_t attention = hidden * (2 * QueryWidth() + 2 * KvWidth());
+  const std::int64_t attention = hidden * (QProjWidth() + QueryWidth() + 2 * KvWidth());
   const std::int64_t feed_forward = BlockParameters() * std::max<std::int64_t>(1, experts) + hidden * experts;
   return AttentionLayers() * attention + (layers - dense_layers) * feed_forward + hidden * vocab + more_products;
 }
@@ -300,6 +300,8 @@ std::int64_t ModelShape::AdapterBytesPerRank(std::span<const LoraTarget> targets
   for (const LoraTarget target : targets) {
     switch (target) {
       case LoraTarget::kQ:
+        elements += AttentionLayers() * (hidden + QProjWidth());
+        break;
       case LoraTarget::kO:
         elements += AttentionLayers() * (hidden + QueryWidth());
         break;
@@ -393,7 +395,8 @@ ModelShape ShapeOf(const ModelConfig& config, std::string_view name) {
                       .tied = config.tie_word_embeddings,
                       .experts = config.experts ? config.experts->route.experts : 0,
                       .experts_per_token = config.experts ? config.experts->route.per_token : 0,
-                      .gated = config.gated};
+                      .gated = config.gated,
+                      .output_gate = config.output_gate};
   if (config.recurrent) {
     shape.state_layers = std::ranges::count(config.recurrent->layers, true);
     shape.state_bytes = config.recurrent->StateBytes();

@@ -36,10 +36,12 @@ struct ModelShape {
   // Layers that carry a state from token to token in place of keys and values, and the bytes of a sequence's states in
   // all of them. Their products are in `more_products`, and they are no target of an adapter here.
   std::int64_t state_layers = 0, state_bytes = 0;
+  bool output_gate = false;  // q_proj has a gate as wide as the queries
 
   std::int64_t AttentionLayers() const { return layers - state_layers; }
   std::int64_t HeadDim() const { return head_dim > 0 ? head_dim : hidden / heads; }
   std::int64_t QueryWidth() const { return heads * HeadDim(); }
+  std::int64_t QProjWidth() const { return output_gate ? 2 * QueryWidth() : QueryWidth(); }
   std::int64_t KvWidth() const { return kv_heads * HeadDim(); }
   // Those of one feed-forward block, or of one expert.
   std::int64_t BlockParameters() const { return (gated ? 3 : 2) * hidden * intermediate; }

@@ -109,7 +109,8 @@ TEST(Devices, ShapesOfHybridModels) {
   EXPECT_EQ(shape.Parameters(), named.Parameters());
   EXPECT_EQ(shape.state_bytes, named.state_bytes);
   EXPECT_EQ(named.KvBytesPerToken(), 2 * 2 * 8 * 1024);
-  EXPECT_EQ(named.AdapterBytesPerRank(), 2 * 8 * (2 * (4096 + 4096) + 2 * (4096 + 1024)));
+  EXPECT_EQ(named.AdapterBytesPerRank(), 2 * 8 * ((4096 + 8192) + (4096 + 4096) + 2 * (4096 + 1024)));
+  EXPECT_EQ(shape.AdapterBytesPerRank(), named.AdapterBytesPerRank());
   const SimulatedDevice device = DescribeDevice(FindDevice("a40").value(), named).value();
   EXPECT_EQ(device.StatePages(), 101);  // 52,690,944 bytes in pages of 512 KiB
   ModelShape stateless = named;
