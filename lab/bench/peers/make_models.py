@@ -28,7 +28,7 @@ SHAPES = {
     "qwen3-moe": dict(family="qwen3_moe", hidden=1024, layers=8, heads=16, kv_heads=4, head=128, ffn=512, vocab=32000,
                       experts=128, per_token=8),
     # Of four layers one is attention, with a gate as wide as the queries; three are gated DeltaNet of `states` heads.
-    # 0.34B parameters.
+    # 0.40B parameters.
     "qwen3.5": dict(family="qwen3_5_text", hidden=1024, layers=16, heads=8, kv_heads=2, head=256, ffn=3584, vocab=32000,
                     states=16, state=128),
 }
