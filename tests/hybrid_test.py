@@ -106,7 +106,7 @@ class Hybrid:
         self.assertNotEqual(run.returncode, 0, run.stdout)
         self.assertIn("linear attention", run.stderr)
 
-    def test_its_states_are_simulated(self):
+    def test_it_is_simulated(self):
         run = subprocess.run([serving.LORAMUX, "simulate", "--model", self.top / "model", "--requests", "50", "--rate", "5",
                               "--input-mean", "30", "--output-mean", "8", "--adapters", "4", "--ranks", "8"],
                              capture_output=True, text=True, timeout=PATIENCE)

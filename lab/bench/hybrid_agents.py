@@ -2,7 +2,7 @@
 """Agents on a hybrid model beside one with attention in every layer, simulated: 200 adapters, prompts that grow by what
 tools answer.
 
-    lab/bench/hybrid_agents.py build/release/tools/loramux --out docs/results [--seeds 3] [--requests 6000]
+    lab/bench/hybrid_agents.py build/release/tools/loramux --out docs/results [--seeds 3] [--requests 3000]
 
 The hybrid is `--model qwen3.5-9b` (states in 24 of 32 layers); the other model has the same sizes and attention in all 32.
 Each turn of a session sends all that was said. Writes hybrid_agents.md; the same arguments give the same figures. Standard
@@ -55,9 +55,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("."))
-    parser.add_argument("--requests", type=int, default=6000)
+    parser.add_argument("--requests", type=int, default=3000)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--rates", type=float, nargs="+", default=[2, 4, 6])
+    parser.add_argument("--rates", type=float, nargs="+", default=[0.5, 1, 2])
     args = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:

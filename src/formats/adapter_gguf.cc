@@ -10,7 +10,7 @@
 
 #include "base/message.h"
 #include "formats/adapter_form.h"
-#include "formats/gguf_config.h"
+#include "formats/gguf_architecture.h"
 #include "formats/gguf_file.h"
 
 namespace loramux {

@@ -12,93 +12,16 @@
 #include <nlohmann/json.hpp>
 
 #include "base/message.h"
+#include "formats/gguf_architecture.h"
 #include "formats/model_family.h"
 
 namespace loramux {
 namespace {
 
 using nlohmann::json;
+using namespace gguf_key;  // NOLINT: as in the table of architectures
 
 constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-constexpr std::int64_t kMostGgufLayers = 1024;
-
-// An architecture of GGUF, and the class of transformers that computes the same.
-struct GgufArchitecture {
-  const char* name;
-  const char* model_type;
-  const char* class_name;
-  bool interleaved;  // as HasInterleavedHeads
-  // Further keys that the configuration below uses.
-  std::array<std::string_view, 11> keys = {};
-  bool fuses = false;    // as FusesLayers
-  bool adapters = true;  // whether loramux reads llama.cpp's adapters of it
-};
-constexpr std::string_view kWindowPattern = "attention.sliding_window_pattern", kLocalTheta = "rope.freq_base_swa",
-                           kExpertSize = "expert_feed_forward_length",
-                           kSharedSize = "expert_shared_feed_forward_length",
-                           kLayerEpsilon = "attention.layer_norm_epsilon",
-                           kRmsEpsilon = "attention.layer_norm_rms_epsilon", kParallel = "use_parallel_residual",
-                           kSections = "rope.dimension_sections", kTemperature = "attention.temperature_scale",
-                           kMtpLayers = "nextn_predict_layers";
-constexpr GgufArchitecture kArchitectures[] = {
-    {"llama", "llama", "LlamaForCausalLM", true},
-    {"qwen2", "qwen2", "Qwen2ForCausalLM", false},
-    {"qwen3", "qwen3", "Qwen3ForCausalLM", false},
-    {"qwen2vl", "qwen2", "Qwen2ForCausalLM", false, {kSections}},
-    // The other key is of the layers that see images.
-    {"qwen3vl", "qwen3", "Qwen3ForCausalLM", false, {kSections, "n_deepstack_layers"}},
-    {"mistral3", "mistral", "MistralForCausalLM", true, {kTemperature, "rope.scaling.yarn_log_multiplier"}},
-    {"gemma2", "gemma2", "Gemma2ForCausalLM", false, {"attn_logit_softcapping", "final_logit_softcapping"}},
-    {"gemma3", "gemma3_text", "Gemma3ForCausalLM", false, {"final_logit_softcapping", kLocalTheta, kWindowPattern}},
-    {"gemma4",
-     "gemma4_text",
-     "Gemma4ForCausalLM",
-     false,
-     {"final_logit_softcapping", kLocalTheta, kWindowPattern, kExpertSize, "attention.shared_kv_layers",
-      "attention.key_length_swa", "attention.value_length_swa", "embedding_length_per_layer_input",
-      "rope.dimension_count_swa"},
-     false,
-     /*adapters=*/false},
-    {"qwen35",
-     "qwen3_5_text",
-     "Qwen3_5ForCausalLM",
-     false,
-     {kSections, kMtpLayers, "ssm.conv_kernel", "ssm.state_size", "ssm.group_count", "ssm.time_step_rank",
-      "ssm.inner_size", "attention.recurrent_layers", "full_attention_interval"},
-     false,
-     /*adapters=*/false},
-    {"granite",
-     "granite",
-     "GraniteForCausalLM",
-     true,
-     {"attention.scale", "embedding_scale", "residual_scale", "logit_scale"}},
-    {"olmo2", "olmo2", "Olmo2ForCausalLM", false, {kLocalTheta, kWindowPattern}},
-    {"smollm3", "smollm3", "SmolLM3ForCausalLM", true},
-    {"exaone4", "exaone4", "Exaone4ForCausalLM", false, {kLocalTheta, kWindowPattern}},
-    {"qwen2moe", "qwen2_moe", "Qwen2MoeForCausalLM", false, {kExpertSize, kSharedSize}},
-    {"qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM", false, {kExpertSize}},
-    {"olmoe", "olmoe", "OlmoeForCausalLM", false},
-    {"granitemoe",
-     "granitemoe",
-     "GraniteMoeForCausalLM",
-     true,
-     {"attention.scale", "embedding_scale", "residual_scale", "logit_scale"}},
-    {"granitehybrid",
-     "granitemoehybrid",
-     "GraniteMoeHybridForCausalLM",
-     true,
-     {"attention.scale", "embedding_scale", "residual_scale", "logit_scale", kSharedSize, "ssm.conv_kernel",
-      "ssm.state_size", "ssm.group_count", "ssm.time_step_rank", "ssm.inner_size"},
-     false,
-     /*adapters=*/false},
-    {"gpt-oss", "gpt_oss", "GptOssForCausalLM", false, {kExpertSize}},
-    {"phi3", "phi3", "Phi3ForCausalLM", false, {"rope.scaling.attn_factor"}, /*fuses=*/true},
-    {"glm4", "glm4", "Glm4ForCausalLM", false, {}, /*fuses=*/true},
-    {"stablelm", "stablelm", "StableLmForCausalLM", false, {kLayerEpsilon, kParallel}},
-    {"gptneox", "gpt_neox", "GPTNeoXForCausalLM", false, {kLayerEpsilon, kParallel}, false, /*adapters=*/false},
-    {"falcon", "falcon", "FalconForCausalLM", false, {kLayerEpsilon}, false, /*adapters=*/false},
-    {"bloom", "bloom", "BloomForCausalLM", false, {kLayerEpsilon}, false, /*adapters=*/false},
-};
 
 // Keys of the architecture that the configuration below uses, or that change nothing.
 constexpr std::string_view kKnownKeys[] = {
@@ -119,7 +42,6 @@ constexpr std::string_view kKnownKeys[] = {
     "rope.freq_base",
     "rope.scale_linear",
     "rope.scaling.factor",
-    "rope.scaling.finetuned",
     "rope.scaling.original_context_length",
     "rope.scaling.type",
     "rope.scaling.yarn_attn_factor",
@@ -129,31 +51,12 @@ constexpr std::string_view kKnownKeys[] = {
     "vocab_size",
 };
 
-std::optional<GgufArchitecture> ArchitectureOf(const GgufFile& file) {
-  const auto name = file.Text("general.architecture");
-  if (!name.ok() || !*name) return std::nullopt;
-  for (const GgufArchitecture& known : kArchitectures) {
-    if (**name == known.name) return known;
-  }
-  return std::nullopt;
-}
-
 Status RequireModel(const GgufFile& file) {
   ASSIGN_OR_RETURN(const auto type, file.Text("general.type"));
   if (!type || *type == "model") return Ok{};
   return Unsupported(file.label() + ": expected a model, found general.type " + Quote(*type) +
                          (*type == "adapter" ? "; name a base model, and this file by --lora-modules NAME=FILE" : ""),
                      "general.type");
-}
-
-Result<GgufArchitecture> RequireArchitecture(const GgufFile& file) {
-  if (const auto found = ArchitectureOf(file)) return *found;
-  ASSIGN_OR_RETURN(const auto name, file.Text("general.architecture"));
-  std::string served;
-  for (const GgufArchitecture& known : kArchitectures) served += (served.empty() ? "" : ", ") + std::string(known.name);
-  return Unsupported(file.label() + ": general.architecture " + (name ? Quote(*name) : "is missing and") +
-                         " is not supported; loramux serves " + served + " of GGUF files",
-                     "general.architecture");
 }
 
 // Builds the configuration of one file.
@@ -190,14 +93,17 @@ class ConfigBuilder {
     for (const std::string& key : file_.keys()) {
       if (!key.starts_with(prefix_)) continue;
       const std::string_view rest = std::string_view(key).substr(prefix_.size());
-      if (std::ranges::find(kKnownKeys, rest) != std::end(kKnownKeys) || rest == kParallel) continue;
+      const bool known = rest == kParallel || rest == kTurns;
+      if (known || std::ranges::find(kKnownKeys, rest) != std::end(kKnownKeys)) continue;
       if (rest == kRmsEpsilon && !Uses(kLayerEpsilon)) continue;
       if (Uses(rest)) continue;
       return Unsupported(file_.label() + ": metadata " + Quote(key) + " = " + DescribeGguf(*file_.Find(key)) +
                              " may change what the model computes, and loramux does not know it",
                          key);
     }
-    for (const auto& [name, neutral] : {std::pair{"attention.causal", true}, std::pair{kParallel.data(), false}}) {
+    for (const auto& [name, neutral] :
+         {std::pair{"attention.causal", true}, std::pair{kParallel.data(), false}, std::pair{kTurns.data(), true}}) {
+      if (name == kTurns && !family_.multipliers) continue;  // it has a meaning for Granite alone
       ASSIGN_OR_RETURN(const auto value, file_.Bool(prefix_ + name));
       if (!value || *value == neutral || Uses(name)) continue;
       return Unsupported(file_.label() + ": metadata " + Quote(prefix_ + name) + " = " + (*value ? "true" : "false") +
@@ -210,7 +116,7 @@ class ConfigBuilder {
   // What llama.cpp does with the router's weights is in its program, not in the file.
   Status AddExperts() {
     ASSIGN_OR_RETURN(const auto experts, file_.Int(prefix_ + "expert_count", 0, kMost));
-    if (Is("granitehybrid")) RETURN_IF_ERROR(AddSharedBlock(experts.value_or(0)));
+    if (family_.of_mamba) RETURN_IF_ERROR(AddSharedBlock(experts.value_or(0)));
     if (experts.value_or(0) == 0) return Ok{};
     if (Is("gemma4")) {
       return Unsupported(file_.label() + ": metadata 'gemma4.expert_count' = " + std::to_string(*experts) +
@@ -231,15 +137,18 @@ class ConfigBuilder {
     return Ok{};
   }
 
-  // Granite 4's block for all tokens, which is its only one without experts: then feed_forward_length is its size.
+  // Granite 4's block for all tokens, which is its only one without experts: then feed_forward_length is its size too.
   Status AddSharedBlock(std::int64_t experts) {
+    const std::string key = prefix_ + std::string(kSharedSize);
     config_["num_local_experts"] = experts;
-    ASSIGN_OR_RETURN(const auto shared, file_.Int(prefix_ + std::string(kSharedSize), 0, kMost));
+    ASSIGN_OR_RETURN(const auto shared, file_.Int(key, 0, kMost));
     const std::int64_t size = config_[family_.fields.intermediate];
     config_["shared_intermediate_size"] = shared.value_or(0) > 0 ? *shared : size;
-    if (experts == 0 || shared.value_or(0) > 0) return Ok{};
-    return file_.Bad(prefix_ + std::string(kSharedSize),
-                     "an integer above 0, the size of the block beside the experts");
+    if (experts > 0 && shared.value_or(0) == 0)
+      return file_.Bad(key, "an integer above 0, the size of the block beside the experts");
+    if (experts == 0 && shared.value_or(0) > 0 && *shared != size)
+      return file_.Bad(key, "that of feed_forward_length, " + std::to_string(size) + ", in a model without experts");
+    return Ok{};
   }
 
   Result<std::int64_t> Required(const char* name, std::int64_t most = kMost) const {
@@ -276,8 +185,8 @@ class ConfigBuilder {
   Status AddHeads() {
     ASSIGN_OR_RETURN(const std::int64_t heads, Required("attention.head_count"));
     config_["num_attention_heads"] = heads;
-    if (Is("granitehybrid")) {
-      RETURN_IF_ERROR(AddHeadsOfHybrid());
+    if (family_.of_mamba) {
+      RETURN_IF_ERROR(AddHeadsOfGranite4());
     } else {
       ASSIGN_OR_RETURN(const auto kv_heads, file_.Int(prefix_ + "attention.head_count_kv", 1, kMost));
       config_["num_key_value_heads"] = kv_heads.value_or(heads);
@@ -297,9 +206,14 @@ class ConfigBuilder {
   }
 
   // Layers without heads of keys are recurrent.
-  Status AddHeadsOfHybrid() {
+  Status AddHeadsOfGranite4() {
     ASSIGN_OR_RETURN(const std::vector<std::int64_t> kv_heads, ByLayer("attention.head_count_kv", 0));
     const std::int64_t most = *std::ranges::max_element(kv_heads);
+    if (most == 0) {
+      return file_.Bad(prefix_ + "attention.head_count_kv",
+                       "above 0 in one layer at least; llama.cpp's converter finds no layer of attention in a "
+                       "configuration as transformers 5 saves it: name the layers mamba and attention before");
+    }
     json types = json::array();
     for (const std::int64_t of_layer : kv_heads) {
       if (of_layer != 0 && of_layer != most) {
@@ -308,7 +222,7 @@ class ConfigBuilder {
       types.push_back(of_layer == 0 ? "linear_attention" : "full_attention");
     }
     config_["layer_types"] = std::move(types);
-    config_["num_key_value_heads"] = std::max<std::int64_t>(most, 1);
+    config_["num_key_value_heads"] = most;
     return Ok{};
   }
 
@@ -398,39 +312,58 @@ class ConfigBuilder {
     return Ok{};
   }
 
+  // The sizes of recurrent layers: of Mamba-2, groups for heads of keys, and heads for those of values.
+  struct States {
+    std::int64_t width = 0, key_heads = 0, key_dim = 0, value_heads = 0, values = 0;
+  };
+  Result<States> ReadStates() const {
+    States states;
+    ASSIGN_OR_RETURN(states.width, Required("ssm.conv_kernel"));
+    ASSIGN_OR_RETURN(states.key_heads, Required("ssm.group_count"));
+    ASSIGN_OR_RETURN(states.key_dim, Required("ssm.state_size"));
+    ASSIGN_OR_RETURN(states.value_heads, Required("ssm.time_step_rank"));
+    ASSIGN_OR_RETURN(states.values, Required("ssm.inner_size"));
+    if (states.values % states.value_heads != 0)
+      return file_.Bad(prefix_ + "ssm.inner_size", "a multiple of ssm.time_step_rank");
+    if (states.value_heads % states.key_heads != 0)
+      return file_.Bad(prefix_ + "ssm.time_step_rank", "a multiple of ssm.group_count");
+    return states;
+  }
+
   Status AddMamba() {
-    ASSIGN_OR_RETURN(config_["mamba_d_conv"], Required("ssm.conv_kernel"));
-    ASSIGN_OR_RETURN(config_["mamba_n_groups"], Required("ssm.group_count"));
-    ASSIGN_OR_RETURN(config_["mamba_d_state"], Required("ssm.state_size"));
-    ASSIGN_OR_RETURN(const std::int64_t heads, Required("ssm.time_step_rank"));
-    ASSIGN_OR_RETURN(const std::int64_t values, Required("ssm.inner_size"));
-    const std::int64_t hidden = config_["hidden_size"];
-    if (values % heads != 0 || values % hidden != 0) {
-      return file_.Bad(prefix_ + "ssm.inner_size", "a multiple of ssm.time_step_rank and of embedding_length");
-    }
-    config_["mamba_n_heads"] = heads;
-    config_["mamba_d_head"] = values / heads;
-    config_["mamba_expand"] = values / hidden;
-    config_["mamba_conv_bias"] = std::ranges::any_of(
-        file_.tensors(), [](const GgufTensor& tensor) { return tensor.name.ends_with(".ssm_conv1d.bias"); });
     // Whether the layers of attention turn what they compare.
-    ASSIGN_OR_RETURN(const auto turns, file_.Bool(prefix_ + "rope.scaling.finetuned"));
+    ASSIGN_OR_RETURN(const auto turns, file_.Bool(prefix_ + std::string(kTurns)));
     config_["position_embedding_type"] = turns.value_or(true) ? "rope" : "nope";
+    const bool has_mamba =
+        std::ranges::find(config_["layer_types"], "linear_attention") != config_["layer_types"].end();
+    if (!has_mamba) return Ok{};
+    ASSIGN_OR_RETURN(const States states, ReadStates());
+    const std::int64_t hidden = config_["hidden_size"];
+    if (states.values % hidden != 0) return file_.Bad(prefix_ + "ssm.inner_size", "a multiple of embedding_length");
+    config_["mamba_d_conv"] = states.width;
+    config_["mamba_n_groups"] = states.key_heads;
+    config_["mamba_d_state"] = states.key_dim;
+    config_["mamba_n_heads"] = states.value_heads;
+    config_["mamba_d_head"] = states.values / states.value_heads;
+    config_["mamba_expand"] = states.values / hidden;
+    config_["mamba_conv_bias"] = HasTensorsNamed(".ssm_conv1d.bias");
     return Ok{};
+  }
+
+  bool HasTensorsNamed(std::string_view end) const {
+    return std::ranges::any_of(file_.tensors(), [&](const GgufTensor& tensor) { return tensor.name.ends_with(end); });
   }
 
   // Gated DeltaNet or Mamba-2, and which layers have it.
   Status AddRecurrent() {
-    if (Is("granitehybrid")) return AddMamba();
-    if (!Is("qwen35")) return Ok{};
-    ASSIGN_OR_RETURN(config_["linear_conv_kernel_dim"], Required("ssm.conv_kernel"));
-    ASSIGN_OR_RETURN(config_["linear_num_key_heads"], Required("ssm.group_count"));
-    ASSIGN_OR_RETURN(config_["linear_key_head_dim"], Required("ssm.state_size"));
-    ASSIGN_OR_RETURN(const std::int64_t heads, Required("ssm.time_step_rank"));
-    ASSIGN_OR_RETURN(const std::int64_t values, Required("ssm.inner_size"));
-    if (values % heads != 0) return file_.Bad(prefix_ + "ssm.inner_size", "a multiple of ssm.time_step_rank");
-    config_["linear_num_value_heads"] = heads;
-    config_["linear_value_head_dim"] = values / heads;
+    if (family_.of_mamba) return AddMamba();
+    if (!family_.of_deltanet) return Ok{};
+    ASSIGN_OR_RETURN(const States states, ReadStates());
+    config_["linear_conv_kernel_dim"] = states.width;
+    config_["linear_num_key_heads"] = states.key_heads;
+    config_["linear_key_head_dim"] = states.key_dim;
+    config_["linear_num_value_heads"] = states.value_heads;
+    config_["linear_value_head_dim"] = states.values / states.value_heads;
     ASSIGN_OR_RETURN(const auto interval, file_.Int(prefix_ + "full_attention_interval", 1, kMost));
     config_["full_attention_interval"] = interval.value_or(4);
     const std::string key = prefix_ + "attention.recurrent_layers";
@@ -499,7 +432,7 @@ class ConfigBuilder {
     }
     if (family_.windows == WindowRule::kNever && !Is("llama") && !Is("olmo2")) {
       return Unsupported(file_.label() + ": metadata " + Quote(prefix_ + "attention.sliding_window") + " = " +
-                             std::to_string(*window) + " is not supported for " + architecture_.name,
+                             std::to_string(*window) + " is not supported for " + std::string(architecture_.name),
                          prefix_ + "attention.sliding_window");
     }
     config_["sliding_window"] = *window;
@@ -751,12 +684,8 @@ class ConfigBuilder {
   void AddWhatTensorsSay() {
     config_["tie_word_embeddings"] = file_.FindTensor("output.weight") == nullptr;
     // llama.cpp knows none of Falcon.
-    config_[family_.fields.bias] = !Is("falcon") && (file_.FindTensor("blk.0.attn_q.bias") != nullptr ||
-                                                     file_.FindTensor("blk.0.attn_qkv.bias") != nullptr);
-    if (Is("granitehybrid")) {  // whose first layers have no attention
-      config_[family_.fields.bias] = std::ranges::any_of(
-          file_.tensors(), [](const GgufTensor& tensor) { return tensor.name.ends_with(".attn_q.bias"); });
-    }
+    config_[family_.fields.bias] =
+        !Is("falcon") && (HasTensorsNamed(".attn_q.bias") || HasTensorsNamed(".attn_qkv.bias"));
     config_["mlp_bias"] = file_.FindTensor("blk.0.ffn_gate.bias") != nullptr;
   }
 
@@ -771,34 +700,9 @@ class ConfigBuilder {
 
 }  // namespace
 
-Result<bool> GgufHeadsAreInterleaved(const GgufFile& file) {
-  ASSIGN_OR_RETURN(const GgufArchitecture architecture, RequireArchitecture(file));
-  if (architecture.adapters) return architecture.interleaved;
-  return Unsupported(file.label() + ": adapters of general.architecture " + Quote(architecture.name) +
-                         " are not read from GGUF files; give the adapter as PEFT saved it",
-                     "general.architecture");
-}
-
-bool HasInterleavedHeads(const GgufFile& file) {
-  const auto architecture = ArchitectureOf(file);
-  return architecture && architecture->interleaved;
-}
-
-bool FusesLayers(const GgufFile& file) {
-  const auto architecture = ArchitectureOf(file);
-  return architecture && architecture->fuses;
-}
-
-std::int64_t GgufLayers(const GgufFile& file) {
-  const auto architecture = ArchitectureOf(file);
-  if (!architecture) return 0;
-  const auto layers = file.Int(std::string(architecture->name) + ".block_count", 1, kMostGgufLayers);
-  return layers.ok() ? layers->value_or(0) : 0;
-}
-
 Result<std::string> GgufModelConfig(const GgufFile& file) {
   RETURN_IF_ERROR(RequireModel(file));
-  ASSIGN_OR_RETURN(const GgufArchitecture architecture, RequireArchitecture(file));
+  ASSIGN_OR_RETURN(const GgufArchitecture architecture, RequireGgufArchitecture(file));
   ASSIGN_OR_RETURN(const json config, ConfigBuilder(file, architecture).Build());
   return config.dump(-1, ' ', false, json::error_handler_t::replace);
 }

@@ -432,18 +432,34 @@ TEST(GgufConfigTest, RefusesWhatContradictsGemma4) {
   EXPECT_THAT(ConfigError(Gemma4("", {1e30f, 1})), HasSubstr("other factors than 1"));
 }
 
+// The sizes of states, but that under `changed`.
+void AddStates(GgufWriter& writer, const std::string& architecture, const std::string& changed) {
+  for (const auto& [key, value] : {std::pair{"conv_kernel", 4}, std::pair{"state_size", 6}, std::pair{"group_count", 2},
+                                   std::pair{"time_step_rank", 4}, std::pair{"inner_size", 32}}) {
+    const std::string name = "ssm." + std::string(key);
+    if (name != changed) writer.U32(architecture + "." + name, static_cast<std::uint32_t>(value));
+  }
+}
+
 // Two layers.
 GgufWriter Qwen35(const std::string& changed = "") {
   GgufWriter writer = Model("qwen35");
-  const auto number = [&](const std::string& key, std::uint32_t value) {
-    if (key != changed) writer.U32("qwen35." + key, value);
-  };
-  number("ssm.conv_kernel", 4);
-  number("ssm.state_size", 6);
-  number("ssm.group_count", 2);
-  number("ssm.time_step_rank", 4);
-  number("ssm.inner_size", 32);
+  AddStates(writer, "qwen35", changed);
   return writer;
+}
+
+// Refuses files without a size of states, and sizes that contradict each other. `with`: a file without that under a
+// key.
+template <typename With>
+void ExpectStatesAreChecked(const std::string& architecture, const With& with) {
+  const std::string prefix = architecture + ".ssm.";
+  for (const char* key : {"conv_kernel", "state_size", "group_count", "time_step_rank", "inner_size"}) {
+    const std::string name = "ssm." + std::string(key);
+    EXPECT_THAT(ConfigError(with(name)), HasSubstr("'" + prefix + key + "': expected an integer above 0"));
+  }
+  GgufWriter values = with("ssm.inner_size"), groups = with("ssm.group_count");
+  EXPECT_THAT(ConfigError(values.U32(prefix + "inner_size", 30)), HasSubstr("inner_size': expected a multiple of"));
+  EXPECT_THAT(ConfigError(groups.U32(prefix + "group_count", 3)), HasSubstr("a multiple of ssm.group_count"));
 }
 
 TEST(GgufConfigTest, KnowsTheRecurrentLayersOfQwen35) {
@@ -465,12 +481,7 @@ TEST(GgufConfigTest, KnowsTheRecurrentLayersOfQwen35) {
 }
 
 TEST(GgufConfigTest, RefusesWhatContradictsQwen35) {
-  for (const char* key :
-       {"ssm.conv_kernel", "ssm.state_size", "ssm.group_count", "ssm.time_step_rank", "ssm.inner_size"}) {
-    EXPECT_THAT(ConfigError(Qwen35(key)), HasSubstr("'qwen35." + std::string(key) + "': expected an integer above 0"));
-  }
-  EXPECT_THAT(ConfigError(Qwen35("ssm.inner_size").U32("qwen35.ssm.inner_size", 30)), HasSubstr("a multiple of"));
-  EXPECT_THAT(ConfigError(Qwen35("ssm.group_count").U32("qwen35.ssm.group_count", 3)), HasSubstr("does not divide"));
+  ExpectStatesAreChecked("qwen35", [](const std::string& without) { return Qwen35(without); });
   EXPECT_THAT(ConfigError(Qwen35()), HasSubstr("at least one layer of full_attention"));
   EXPECT_THAT(ConfigError(Qwen35().U32("qwen35.nextn_predict_layers", 2)), HasSubstr("fewer than block_count"));
   EXPECT_THAT(ConfigError(Qwen35().Numbers("qwen35.attention.recurrent_layers", {1})), HasSubstr("for each layer"));
@@ -478,18 +489,12 @@ TEST(GgufConfigTest, RefusesWhatContradictsQwen35) {
   EXPECT_THAT(ConfigError(Model("llama").U32("llama.nextn_predict_layers", 1)), HasSubstr("may change"));
 }
 
-// Two layers, the first of them Mamba-2.
+// Two layers, the first of them Mamba-2, and a block of as many elements as Model's.
 GgufWriter GraniteHybrid(const std::string& changed = "", const std::vector<std::int32_t>& kv_heads = {0, 2}) {
   GgufWriter writer = Model("granitehybrid", kv_heads);
-  const auto number = [&](const std::string& key, std::uint32_t value) {
-    if (key != changed) writer.U32("granitehybrid." + key, value);
-  };
-  number("ssm.conv_kernel", 4);
-  number("ssm.state_size", 6);
-  number("ssm.group_count", 2);
-  number("ssm.time_step_rank", 4);
-  number("ssm.inner_size", 32);
-  number("expert_shared_feed_forward_length", 24);
+  AddStates(writer, "granitehybrid", changed);
+  if (const std::string shared = "expert_shared_feed_forward_length"; shared != changed)
+    writer.U32("granitehybrid." + shared, 16);
   return writer;
 }
 
@@ -504,13 +509,14 @@ TEST(GgufConfigTest, KnowsTheLayersOfGraniteHybrid) {
   EXPECT_EQ(config.recurrent->value_dim, 8);
   EXPECT_FALSE(config.recurrent->conv_bias);  // the file has no such tensor
   EXPECT_EQ(config.num_kv_heads, 2);
-  EXPECT_EQ(config.intermediate_size, 24);
+  EXPECT_EQ(config.intermediate_size, 16);
   EXPECT_FALSE(config.experts);
   EXPECT_EQ(config.RopeOf(1), LayerRope::kMain);
   GgufWriter without_rope = GraniteHybrid();
   without_rope.Bool("granitehybrid.rope.scaling.finetuned", false);
   EXPECT_EQ(ConfigOf(without_rope)->RopeOf(1), LayerRope::kNone);
-  GgufWriter experts = GraniteHybrid();
+  GgufWriter experts = GraniteHybrid("expert_shared_feed_forward_length");
+  experts.U32("granitehybrid.expert_shared_feed_forward_length", 24);
   experts.U32("granitehybrid.expert_count", 6).U32("granitehybrid.expert_used_count", 2);
   const ModelConfig of_experts = ConfigOf(experts).value();
   EXPECT_EQ(of_experts.experts->route.experts, 6);
@@ -518,20 +524,40 @@ TEST(GgufConfigTest, KnowsTheLayersOfGraniteHybrid) {
   EXPECT_FALSE(of_experts.experts->shared_gate);
 }
 
-TEST(GgufConfigTest, RefusesWhatContradictsGraniteHybrid) {
-  for (const char* key :
-       {"ssm.conv_kernel", "ssm.state_size", "ssm.group_count", "ssm.time_step_rank", "ssm.inner_size"}) {
-    EXPECT_THAT(ConfigError(GraniteHybrid(key)),
-                HasSubstr("'granitehybrid." + std::string(key) + "': expected an integer above 0"));
+// Those without Mamba layers have the architecture of Granite 3; the converter writes the sizes of states into them
+// too.
+TEST(GgufConfigTest, KnowsGranite4WithoutMamba) {
+  for (const std::string architecture : {"granite", "granitemoe"}) {
+    GgufWriter writer = Model(architecture, {2, 2});
+    AddStates(writer, architecture, "");
+    writer.U32(architecture + ".expert_shared_feed_forward_length", 16)
+        .Bool(architecture + ".rope.scaling.finetuned", false);
+    const ModelConfig config = ConfigOf(writer).value();
+    EXPECT_EQ(config.family, ModelFamily::kGraniteHybrid);
+    EXPECT_FALSE(config.recurrent);
+    EXPECT_EQ(config.RopeOf(1), LayerRope::kNone);
+    EXPECT_EQ(config.intermediate_size, 16);
+    GgufWriter granite3 = Model(architecture);
+    EXPECT_NE(ConfigOf(granite3)->family, ModelFamily::kGraniteHybrid);
+    EXPECT_THAT(ConfigError(granite3.Bool(architecture + ".rope.scaling.finetuned", false)),
+                HasSubstr("rope.scaling.finetuned' = false is not supported"));
   }
+  EXPECT_EQ(ConfigError(Model("llama").Bool("llama.rope.scaling.finetuned", false)), "accepted");
+}
+
+TEST(GgufConfigTest, RefusesWhatContradictsGraniteHybrid) {
+  ExpectStatesAreChecked("granitehybrid", [](const std::string& without) { return GraniteHybrid(without); });
   const auto heads = [](const std::vector<std::int32_t>& by_layer) { return ConfigError(GraniteHybrid("", by_layer)); };
-  EXPECT_THAT(heads({0, 0}), HasSubstr("at least one layer of full_attention"));
+  EXPECT_THAT(heads({0, 0}), HasSubstr("head_count_kv': expected above 0 in one layer at least"));
   EXPECT_THAT(heads({1, 2}), HasSubstr("0, or one number in all other layers"));
   EXPECT_THAT(heads({0}), HasSubstr("an integer for each of 2 layers"));
   EXPECT_THAT(heads({-1, 2}), HasSubstr("integers from 0 on"));
   GgufWriter experts = GraniteHybrid("expert_shared_feed_forward_length");
   experts.U32("granitehybrid.expert_count", 6).U32("granitehybrid.expert_used_count", 2);
   EXPECT_THAT(ConfigError(experts), HasSubstr("the size of the block beside the experts"));
+  GgufWriter other_size = GraniteHybrid("expert_shared_feed_forward_length");
+  EXPECT_THAT(ConfigError(other_size.U32("granitehybrid.expert_shared_feed_forward_length", 24)),
+              HasSubstr("that of feed_forward_length, 16"));
 }
 
 TEST(GgufConfigTest, BoundsTheNumberOfLayers) {

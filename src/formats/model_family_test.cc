@@ -445,12 +445,15 @@ TEST(ModelFamilyTest, GraniteHybridRefusesByName) {
   EXPECT_THAT(error({{"mamba_n_heads", 8}}), HasSubstr("mamba_expand * hidden_size"));
   EXPECT_THAT(error({{"mamba_d_head", "all"}}), HasSubstr("mamba_d_head"));
   EXPECT_THAT(error({{"mamba_d_conv", 9}}), HasSubstr("mamba_d_conv"));
-  EXPECT_THAT(error({{"layer_types", nullptr}}), HasSubstr("at least one layer of full_attention"));
+  EXPECT_THAT(error({{"layer_types", nullptr}}), HasSubstr("layer_types is missing: expected at least one layer of"));
+  EXPECT_EQ(error({{"layer_types", nullptr}, {"layers_block_type", {"mamba", "mamba", "mamba", "attention"}}}),
+            "accepted");
   EXPECT_THAT(error({{"layer_types", {"mamba2", "mamba", "mamba", "attention"}}}),
               HasSubstr("layer_types[0]: \"mamba2\" is not supported"));
   EXPECT_THAT(error({{"position_embedding_type", "alibi"}}), HasSubstr("position_embedding_type 'alibi'"));
-  for (const json& limits : {json(1), json::array({0}), json::array({2, 1}), json::array({-1, 1}),
-                             json::array({0, {{"__float__", "NaN"}}})}) {
+  for (const json& limits :
+       {json(1), json::array({0}), json::array({2, 1}), json::array({-1, 1}), json::array({0, {{"__float__", "NaN"}}}),
+        json::array({0, {{"__float__", 1}}}), json::array({0, {{"float", "Infinity"}}})}) {
     EXPECT_THAT(error({{"time_step_limit", limits}}), HasSubstr("time_step_limit"));
   }
   EXPECT_THAT(error({{"hidden_act", "gelu"}}), HasSubstr("hidden_act"));

@@ -39,8 +39,9 @@ std::vector<Tensor> Tensors(const ModelConfig& model, std::int32_t rank, const s
     tensors.push_back({"base_model.model." + module + ".lora_B.weight", shape.out, rank});
   };
   // Granite's, in which gate and up are one layer.
+  const bool gates = std::ranges::find(targets, LoraTarget::kGate) != targets.end();
   const auto add_shared_mlp = [&](LoraTarget target, std::int64_t layer) {
-    if (target == LoraTarget::kUp) return;
+    if (target == LoraTarget::kUp && gates) return;  // it is there
     const bool down = target == LoraTarget::kDown;
     add("model.layers." + std::to_string(layer) + ".shared_mlp." + (down ? "output_linear" : "input_linear"), target,
         layer);

@@ -15,6 +15,7 @@ Status ParseRecurrentLayers(const JsonFields& fields, bool mamba, const ModelCon
   ASSIGN_OR_RETURN(const std::int64_t interval, fields.IntOr("full_attention_interval", 1, 1024, 4));
   layers.assign(static_cast<std::size_t>(config.num_layers), false);
   const nlohmann::json* types = fields.Find("layer_types");
+  if (types == nullptr && mamba) types = fields.Find("layers_block_type");  // transformers has both names
   if (types != nullptr && (!types->is_array() || types->size() != layers.size())) {
     return fields.Bad("layer_types", "a list of num_hidden_layers = " + std::to_string(config.num_layers) + " names");
   }
@@ -27,18 +28,26 @@ Status ParseRecurrentLayers(const JsonFields& fields, bool mamba, const ModelCon
     layers[layer] = type == "linear_attention" || (mamba && type == "mamba");
     if (layers[layer] || type == "full_attention" || (mamba && type == "attention")) continue;
     return Unsupported(fields.label() + "layer_types[" + std::to_string(layer) + "]: " + Describe(type) +
-                       " is not supported, only linear_attention and full_attention");
+                       " is not supported, only " + (mamba ? "mamba and attention, or " : "") +
+                       "linear_attention and full_attention");
   }
   if (std::ranges::find(layers, false) != layers.end()) return Ok{};
-  return Unsupported(fields.label() + "layer_types: expected at least one layer of full_attention, found none");
+  return Unsupported(fields.label() + "layer_types" + (types == nullptr ? " is missing" : "") +
+                     ": expected at least one layer of full_attention, found none");
 }
 
 constexpr std::int64_t kMost = 1024;
 
+Status CheckDivides(const JsonFields& fields, const char* keys, const char* values, const RecurrentConfig& recurrent) {
+  if (recurrent.value_heads % recurrent.key_heads == 0) return Ok{};
+  return InvalidArgument(fields.label() + keys + " " + std::to_string(recurrent.key_heads) + " does not divide " +
+                         values + " " + std::to_string(recurrent.value_heads));
+}
+
 // A limit of steps as transformers saves it: infinity is an object.
 Result<double> StepLimit(const JsonFields& fields, const nlohmann::json& value) {
-  const bool infinite = value.is_object() && value.size() == 1 && value.value("__float__", "") == "Infinity";
-  if (infinite) return std::numeric_limits<double>::infinity();
+  const auto named = value.is_object() ? value.find("__float__") : value.end();
+  if (named != value.end() && value.size() == 1 && *named == "Infinity") return std::numeric_limits<double>::infinity();
   const auto number = FiniteNumber(value);
   if (number && *number >= 0) return *number;
   return fields.Bad("time_step_limit", "two numbers of at least 0");
@@ -76,10 +85,7 @@ Status ParseMamba(const JsonFields& fields, ModelConfig& config) {
                            ": expected mamba_expand * hidden_size = " + std::to_string(values) + " in heads of 1 to " +
                            std::to_string(kMost));
   }
-  if (recurrent.value_heads % recurrent.key_heads != 0) {
-    return InvalidArgument(fields.label() + "mamba_n_groups " + std::to_string(recurrent.key_heads) +
-                           " does not divide mamba_n_heads " + std::to_string(recurrent.value_heads));
-  }
+  RETURN_IF_ERROR(CheckDivides(fields, "mamba_n_groups", "mamba_n_heads", recurrent));
   ASSIGN_OR_RETURN(recurrent.conv_bias, fields.BoolOr("mamba_conv_bias", true));
   ASSIGN_OR_RETURN(recurrent.projection_bias, fields.BoolOr("mamba_proj_bias", false));
   RETURN_IF_ERROR(ParseStepLimits(fields, recurrent));
@@ -98,10 +104,7 @@ Status ParseRecurrent(const JsonFields& fields, const FamilyInfo& family, ModelC
   ASSIGN_OR_RETURN(recurrent.value_heads, fields.IntOr("linear_num_value_heads", 1, kMost, 32));
   ASSIGN_OR_RETURN(recurrent.key_dim, fields.IntOr("linear_key_head_dim", 1, kMost, 128));
   ASSIGN_OR_RETURN(recurrent.value_dim, fields.IntOr("linear_value_head_dim", 1, kMost, 128));
-  if (recurrent.value_heads % recurrent.key_heads != 0) {
-    return InvalidArgument(fields.label() + "linear_num_key_heads " + std::to_string(recurrent.key_heads) +
-                           " does not divide linear_num_value_heads " + std::to_string(recurrent.value_heads));
-  }
+  RETURN_IF_ERROR(CheckDivides(fields, "linear_num_key_heads", "linear_num_value_heads", recurrent));
   RETURN_IF_ERROR(ParseRecurrentLayers(fields, false, config, recurrent.layers));
   config.recurrent = std::move(recurrent);
   config.output_gate = true;

@@ -151,7 +151,8 @@ Result<Shape> FindByName(std::span<const Shape> shapes, std::string_view name, c
 PerformanceModel ModelOf(const DeviceShape& device, const ModelShape& model, double rank_bytes, double n) {
   const double bandwidth = n * device.memory_bandwidth * kBandwidthShare, flops = n * device.flops;
   const auto states = static_cast<double>(model.state_bytes);
-  // A token reads each float of the states twice, and changes it twice: two operations each.
+  // A token of gated DeltaNet reads each float of the states twice, and changes it twice: two operations each. One of
+  // Mamba-2 does so once.
   const double token_flops = 2.0 * static_cast<double>(model.ActiveParameters()) + 2.0 * states;
   const double layers = static_cast<double>(model.layers), hidden = static_cast<double>(model.hidden);
   // Ring all-reduce: 2 (n - 1) / n of the activations pass each link, twice per layer, in 16 bits.

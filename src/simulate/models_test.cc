@@ -9,6 +9,7 @@
 #include "simulate/event_queue.h"
 #include "simulate/load_search.h"
 #include "simulate/simulated_executor.h"
+#include "simulate/simulated_server.h"
 #include "simulate/simulated_transfer.h"
 #include "simulate/summary.h"
 
@@ -113,6 +114,9 @@ TEST(Devices, ShapesOfHybridModels) {
   EXPECT_EQ(shape.AdapterBytesPerRank(), named.AdapterBytesPerRank());
   const SimulatedDevice device = DescribeDevice(FindDevice("a40").value(), named).value();
   EXPECT_EQ(device.StatePages(), 101);  // 52,690,944 bytes in pages of 512 KiB
+  SimulationOptions options;
+  options.device = device;
+  EXPECT_EQ(SpecOf(options, 4096).value().state_pages, 101);
   ModelShape stateless = named;
   stateless.state_bytes = 0;
   const SimulatedDevice without = DescribeDevice(FindDevice("a40").value(), stateless).value();
