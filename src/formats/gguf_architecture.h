@@ -33,7 +33,7 @@ inline constexpr std::string_view kWindowPattern = "attention.sliding_window_pat
                                   kRmsEpsilon = "attention.layer_norm_rms_epsilon", kParallel = "use_parallel_residual",
                                   kSections = "rope.dimension_sections", kTemperature = "attention.temperature_scale",
                                   kMtpLayers = "nextn_predict_layers", kTurns = "rope.scaling.finetuned";
-// Of Granite: attention, embedding, what layers add, logits.
+// Granite's scales: attention, embedding, what layers add, logits.
 inline constexpr std::array<std::string_view, 4> kScales = {"attention.scale", "embedding_scale", "residual_scale",
                                                             "logit_scale"};
 }  // namespace gguf_key

@@ -11,6 +11,7 @@
 
 #include "base/message.h"
 #include "formats/gguf_architecture.h"
+#include "formats/gguf_config.h"
 #include "formats/model_config.h"
 #include "formats/model_family.h"
 #include "quant/gguf_matrix.h"

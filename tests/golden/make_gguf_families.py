@@ -182,6 +182,10 @@ def models_of_kinds():
     yield ("granitehybrid", "granitemoehybrid", {
         **granite_hybrid("lfl", tie_word_embeddings=True), "hidden_size": 24, "mamba_d_head": 12, "intermediate_size": 32,
         "shared_intermediate_size": 32, "num_experts_per_tok": 0}, PROMPTS), published_kinds()
+    # Without Mamba layers, the converter calls it by the name of Granite 3.
+    yield ("granite4", "granitemoehybrid", {
+        **granite_hybrid("ff", position_embedding_type="rope", **rope(10000.0)), "intermediate_size": 32,
+        "shared_intermediate_size": 32, "num_experts_per_tok": 0}, PROMPTS), published_kinds()
     yield ("granitehybrid_q8_0", "granitemoehybrid", {
         **granite_hybrid("lf"), "intermediate_size": 32, "shared_intermediate_size": 32, "mamba_d_state": 16,
         "num_experts_per_tok": 0}, PROMPTS), {

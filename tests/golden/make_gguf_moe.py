@@ -77,6 +77,10 @@ def models():
         tie_word_embeddings=True, **LOCAL_EXPERTS, **rope()), PROMPTS), moe
     yield ("granitehybrid_moe", "granitemoehybrid", {**granite_hybrid("lf", tie_word_embeddings=True), **LOCAL_EXPERTS,
                                                      "intermediate_size": 32}, PROMPTS), {**moe, **published_kinds()}
+    # Without Mamba layers, the converter calls it by the name of Granite 3, and says that all has rope.
+    yield ("granite4_moe", "granitemoehybrid", {
+        **granite_hybrid("ff", position_embedding_type="rope", tie_word_embeddings=True, **rope(10000.0)), **LOCAL_EXPERTS,
+        "intermediate_size": 32}, PROMPTS), {**moe, **published_kinds()}
     oss = {**moe, "weights": beyond_limits}
     yield ("gpt_oss", "gpt_oss", gpt_oss(32, 32), PROMPTS), oss
     yield ("gpt_oss_mxfp4", "gpt_oss", gpt_oss(64, 96), PROMPTS), {**oss, "edit": packed}
