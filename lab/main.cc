@@ -48,7 +48,8 @@ Status RunAll(RunFlags& flags) {
   const KeptCells kept(flags.output + "/cells", std::move(digest));
   RETURN_IF_ERROR(RunCells(CellsToRun(chosen, flags.context), flags.context, kept));
   for (const Experiment& experiment : chosen) {
-    ASSIGN_OR_RETURN(const ExperimentResult result, Combined(experiment, flags.context, kept));
+    ASSIGN_OR_RETURN(ExperimentResult result, Combined(experiment, flags.context, kept));
+    result.scale = flags.context.scale;
     const std::string command = ExperimentCommand(experiment, flags.context);
     fmt::print("{}: {} ({})\n{}\n", experiment.id, experiment.title, experiment.source, ComparisonAsText(result));
     std::fflush(stdout);

@@ -10,6 +10,10 @@ bool IsMissed(const ComparisonRow& row) {
   return row.verdict == Verdict::kOpposite || row.verdict == Verdict::kNoEffect;
 }
 
+bool Decides(const ComparisonRow& row) {
+  return row.verdict != Verdict::kNotExercised && row.verdict != Verdict::kInformation;
+}
+
 bool HasDirection(const ComparisonRow& row) {
   return row.verdict == Verdict::kAgrees || row.verdict == Verdict::kWeaker || row.verdict == Verdict::kStronger;
 }
@@ -27,11 +31,16 @@ ExperimentTable TableOfAssumptions(std::span<const RowsUnder> all, std::string_v
     for (std::size_t i = 0; i < all.size(); ++i) {
       const ComparisonRow* const same = FindRow(all[i].rows, row);
       cells.push_back(same == nullptr ? "-" : fmt::format("{}: **{}**", same->ours, VerdictName(same->verdict)));
-      if (i == 0 || same == nullptr) continue;
+      if (i == 0 || same == nullptr || !Decides(*same)) continue;
       ++measured;
       if (HasDirection(*same)) turned += (turned.empty() ? "" : "; ") + all[i].assumption;
     }
-    cells.push_back(turned.empty() ? fmt::format("none of {}", measured) : turned);
+    if (HasDirection(row))
+      cells.emplace_back(kAsRead);
+    else if (measured == 0)
+      cells.emplace_back(kNotMeasured);
+    else
+      cells.push_back(turned.empty() ? fmt::format("none of {}", measured) : turned);
   }
   return table;
 }

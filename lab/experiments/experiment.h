@@ -39,6 +39,7 @@ struct ExperimentResult {
   std::vector<ExperimentTable> tables;
   std::vector<ExperimentPlot> plots;
   std::vector<std::string> remarks;  // reasons for differences, as far as they were investigated
+  double scale = 1;                  // ExperimentContext::scale
   std::size_t seeds = 1;             // seeds that the rows combine; tables, plots and remarks are of the first
 };
 

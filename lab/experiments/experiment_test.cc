@@ -222,27 +222,37 @@ TEST(Report, ListsWhatTurnsRowsThatAreOpposite) {
   const Experiment systems = FindExperiments({"fl-11"}).value().front(),
                    one = FindExperiments({"fl-one"}).value().front();
   ExperimentResult result;
-  result.comparison = {row(1.04), other(1.2), unknown, FactorRow("fl-11", "hits", 1.3, 1.3)};
+  const auto loads = [](double ours) { return FactorRow("fl-11", "loads", 1.3, ours); };
+  ComparisonRow squashes = FactorRow("fl-11", "squashes", 0.4, 1.01), nothing = squashes;
+  nothing.verdict = Verdict::kNotExercised;
+  result.comparison = {row(1.04), other(1.2), unknown, FactorRow("fl-11", "hits", 1.3, 1.3), loads(1), squashes};
   ASSERT_TRUE(WriteExperiment(directory, systems, result, "command").ok());
   ExperimentResult assumed;
-  assumed.tables = {TableOfAssumptions(std::to_array<RowsUnder>({{"as read", {row(1.04), other(1.2)}},
-                                                                 {"half of the memory", {row(1.3), other(1.2)}},
-                                                                 {"slow copies", {row(2.7)}}}),
-                                       "two cells")};
+  assumed.tables = {
+      TableOfAssumptions(std::to_array<RowsUnder>({{"as read", {row(1.04), other(1.2), loads(1.2), squashes}},
+                                                   {"half of the memory", {row(1.3), other(1.2), loads(1.3), nothing}},
+                                                   {"slow copies", {row(2.7)}}}),
+                         "two cells")};
   EXPECT_EQ(assumed.tables[0].rows[0].back(), "half of the memory; slow copies");
   EXPECT_EQ(assumed.tables[0].rows[1].back(), "none of 1");
   EXPECT_EQ(assumed.tables[0].rows[1][5], "-");
+  assumed.scale = 0.3;
   ASSERT_TRUE(WriteExperiment(directory, one, assumed, "command").ok());
+  EXPECT_THAT(ReadTextFile(directory + "/fl-one.md", 100000).value(), HasSubstr(", with 0.3 of the requests\n"));
   const std::vector<Experiment> known = {systems, one};
   ASSERT_TRUE(WriteExperimentIndex(directory, known).ok());
   EXPECT_THAT(
       ReadTextFile(directory + "/experiments.md", 100000).value(),
       AllOf(
-          HasSubstr("3 rows: 1 have the document's direction under an assumption, 1 under none that was tried, 1 are "
-                    "not measured."),
+          HasSubstr(
+              "5 rows: 1 have the document's direction under an assumption, 1 under none that was tried, 1 have it "
+              "already where the table has fewer requests or seeds, 2 are not measured."),
           HasSubstr("| [fl-11](fl-11.md) | peak | no effect | half of the memory; slow copies | [fl-one](fl-one.md) |"),
           HasSubstr("| [fl-11](fl-11.md) | TTFT | opposite | none of 1 | [fl-one](fl-one.md) |"),
-          HasSubstr("| [fl-11](fl-11.md) | TPOT | no effect | not measured | - |"), Not(HasSubstr("| hits | no"))));
+          HasSubstr("| [fl-11](fl-11.md) | TPOT | no effect | not measured | - |"),
+          HasSubstr("| [fl-11](fl-11.md) | loads | no effect | already as the document is read, in this table |"),
+          HasSubstr("| [fl-11](fl-11.md) | squashes | no effect | not measured | - |"),
+          Not(HasSubstr("| hits | agrees"))));
 }
 
 TEST(Claims, AreWrittenFromTheResults) {

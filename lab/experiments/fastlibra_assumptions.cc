@@ -68,7 +68,7 @@ Result<Scenario> MeasureScenario(const ExperimentContext& context, const Assumpt
   Scenario all;
   for (std::size_t system = 0; system < kCompared.size(); ++system) {
     Figures& figures = all[system];
-    ASSIGN_OR_RETURN(figures.peak, FindPeak(context, cell, kCompared[system], assumption.change));
+    ASSIGN_OR_RETURN(figures.peak, FindPeak(context, cell, kCompared[system], assumption.change, kFinePeakStep));
     for (const double share : kShares) {
       ASSIGN_OR_RETURN(const CellRun run,
                        RunCell(context, cell, kCompared[system], share * all[kLibra].peak, assumption.change));

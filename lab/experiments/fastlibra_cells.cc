@@ -80,7 +80,8 @@ Result<double> FindLengths(const ExperimentContext& context, Cell cell, std::str
     cell.lengths = factor;
     ASSIGN_OR_RETURN(const bool within, KeepsUp(context, cell, system, rate, change));
     (within ? low : high) = factor;
-    if (factor > kMost || factor < 1 / kMost) return factor;
+    if (factor > kMost) return low;
+    if (factor < 1 / kMost) return ResourceExhausted("no lengths are so short that the rate is within the peak");
   }
   while (high / low > kPeakStep) {
     cell.lengths = std::sqrt(low * high);

@@ -38,10 +38,12 @@ struct CellRun {
 Result<CellRun> RunCell(const ExperimentContext& context, const Cell& cell, std::string_view system, double rate,
                         const ChangeOfJob& change = nullptr);
 inline constexpr double kPeakStep = 1.07;
+inline constexpr double kFinePeakStep = 1.01;  // for peaks that differ by less than the usual step
 // Finds the highest rate with a mean TTFT below 500 ms (6.1), to within the factor `step`.
 Result<double> FindPeak(const ExperimentContext& context, const Cell& cell, std::string_view system,
                         const ChangeOfJob& change = nullptr, double step = kPeakStep);
 // Finds the largest factor of the cell's lengths at which a rate has a mean TTFT below 500 ms, to within kPeakStep.
+// Error: there is none from 1/64 on.
 Result<double> FindLengths(const ExperimentContext& context, Cell cell, std::string_view system, double rate,
                            const ChangeOfJob& change = nullptr);
 

@@ -14,8 +14,6 @@
 namespace loramux::fastlibra {
 namespace {
 
-// The parts change the peak by less than the usual step of its search.
-constexpr double kFinePeakStep = 1.01;
 constexpr double kPressure = 1;  // share of FastLibra's peak at which evictions are compared
 constexpr std::array kVariants = std::to_array<FastLibraVariant>({
     {"fastlibra-wom", "fl-15m", "without dependency maintenance", 1.27, 1.18, -0.198},

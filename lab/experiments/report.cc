@@ -178,23 +178,24 @@ struct MeasuredRow {
 // The rows of documents that are opposite or without effect, with the assumptions that turn them.
 std::string MissedAsMarkdown(const std::vector<MissedRow>& missed, const std::vector<MeasuredRow>& measured) {
   std::vector<std::vector<std::string>> lines;
-  std::size_t turn = 0, none = 0;
+  std::size_t turn = 0, none = 0, as_read = 0;
   for (const MissedRow& m : missed) {
     const auto same = std::find_if(measured.begin(), measured.end(), [&m](const MeasuredRow& other) {
       return other.turned.id == m.row.id && other.turned.what == m.row.what;
     });
-    const bool known = same != measured.end();
+    const bool known = same != measured.end() && same->turned.under != kNotMeasured;
     const bool turns = known && !same->turned.under.starts_with("none of ");
-    (turns ? turn : none) += static_cast<std::size_t>(known);
+    const bool already = known && same->turned.under == kAsRead;
+    (already ? as_read : turns ? turn : none) += static_cast<std::size_t>(known);
     lines.push_back({fmt::format("[{}]({}.md)", m.row.id, m.experiment), m.row.what, VerdictName(m.row.verdict),
-                     known ? same->turned.under : "not measured",
+                     known ? same->turned.under : std::string(kNotMeasured),
                      known ? fmt::format("[{0}]({0}.md)", same->experiment) : "-"});
   }
   return fmt::format(
              "\n## Rows that are opposite or without effect, with one assumption changed at a time\n{} rows: {} have "
-             "the document's direction under an assumption, {} under none that was tried, {} are not measured. The "
-             "pages on the right have the figures.\n\n",
-             missed.size(), turn, none, missed.size() - turn - none) +
+             "the document's direction under an assumption, {} under none that was tried, {} have it already where the "
+             "table has fewer requests or seeds, {} are not measured. The pages on the right have the figures.\n\n",
+             missed.size(), turn, none, as_read, missed.size() - turn - none - as_read) +
          TableAsMarkdown({"id", "what", "verdict", "the document's direction under", "measured in"}, lines);
 }
 
@@ -221,10 +222,10 @@ std::string ExperimentCommand(const Experiment& experiment, const ExperimentCont
 std::string ExperimentAsMarkdown(const Experiment& experiment, const ExperimentResult& result,
                                  const std::string& command) {
   std::string text = fmt::format(
-      "# {}\n{}. Covers {}. Written by `{}`; meaning of the verdicts: [about the "
+      "# {}{}\n{}. Covers {}. Written by `{}`; meaning of the verdicts: [about the "
       "experiments](about-experiments.md).\n\n{}\n\n",
-      experiment.title, experiment.source, experiment.covers, command,
-      RawDataLine(ExperimentAsJson(experiment, result, command)));
+      experiment.title, result.scale == 1 ? "" : fmt::format(", with {:g} of the requests", result.scale),
+      experiment.source, experiment.covers, command, RawDataLine(ExperimentAsJson(experiment, result, command)));
   text += SeedsAsMarkdown(experiment, result);
   text += TableAsMarkdown(kComparisonHeader, ComparisonCells(result));
   if (!result.remarks.empty()) text += "\n## Differences and further observations\n";

@@ -355,13 +355,18 @@ def targets_table(results, kind, targets):
     return "\n".join(lines)
 
 
+def files_of(args, name):
+    """The configuration of a shape, and the sizes of its files."""
+    folder = args.folder / name
+    return (json.loads((folder / "hf" / "config.json").read_text()),
+            {file: (folder / file).stat().st_size for file in ("hf/model.safetensors", "q8_0.gguf", "q4_k_m.gguf")})
+
+
 def expert_models(args, results):
     lines = ["| shape | parameters | of which a token takes | layers | experts of a layer, taken "
              "| matrices of an expert | files: q8_0, q4_k_m |", "|---" * 7 + "|"]
     for name in results:
-        config = json.loads((args.folder / name / "hf" / "config.json").read_text())
-        size = {file: (args.folder / name / file).stat().st_size
-                for file in ("hf/model.safetensors", "q8_0.gguf", "q4_k_m.gguf")}
+        config, size = files_of(args, name)
         hidden, ffn = config["hidden_size"], config.get("moe_intermediate_size", config["intermediate_size"])
         experts, taken = config.get("num_experts", config.get("num_local_experts")), config["num_experts_per_tok"]
         parameters, layers = size["hf/model.safetensors"] / 2, config["num_hidden_layers"]
@@ -375,9 +380,7 @@ def hybrid_models(args, results):
     lines = ["| shape | parameters | layers | of which attention | heads of states, elements of one "
              "| files: q8_0, q4_k_m |", "|---" * 6 + "|"]
     for name in results:
-        config = json.loads((args.folder / name / "hf" / "config.json").read_text())
-        size = {file: (args.folder / name / file).stat().st_size
-                for file in ("hf/model.safetensors", "q8_0.gguf", "q4_k_m.gguf")}
+        config, size = files_of(args, name)
         lines.append(f"| {name} | {size['hf/model.safetensors'] / 2e9:.2f}B | {config['num_hidden_layers']} "
                      f"| {config['layer_types'].count('full_attention')} | {config['linear_num_value_heads']}, "
                      f"{config['linear_key_head_dim']} x {config['linear_value_head_dim']} "
@@ -396,7 +399,10 @@ PAGES = {
 
 
 def page_of(args):
-    return PAGES[args.shapes == "qwen3.5"]
+    hybrid = {"layer_types" in files_of(args, name)[0] for name in args.shapes.split(",")}
+    if len(hybrid) > 1:
+        sys.exit("--page: expected mixtures of experts or hybrid models, found both")
+    return PAGES[hybrid.pop()]
 
 
 def machine():
