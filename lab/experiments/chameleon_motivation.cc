@@ -201,7 +201,7 @@ Status AddLink(ExperimentContext& context, ExperimentResult& result) {
 // ---------------------------------------------------------------- Memory: figure 6
 
 // What a factor of the lengths makes of the trace with its own arrivals on S-LoRA.
-constexpr double kFull = 0.95;  // of the memory, at the peak
+constexpr double kFull = 0.95;  // share of the memory at the peak
 struct ScaledTrace {
   double factor = 0, peak = 0, mean = 0, median = 0, p90 = 0;       // shares of the memory beside the weights
   double objective_s = 0, gap_ms = 0, mean_gap_ms = 0, ttft_s = 0;  // P99s, but for the objective

@@ -225,7 +225,7 @@ TEST(Report, ListsWhatTurnsRowsThatAreOpposite) {
   const auto loads = [](double ours) { return FactorRow("fl-11", "loads", 1.3, ours); };
   ComparisonRow squashes = FactorRow("fl-11", "squashes", 0.4, 1.01), nothing = squashes;
   nothing.verdict = Verdict::kNotExercised;
-  result.comparison = {row(1.04), other(1.2), unknown, FactorRow("fl-11", "hits", 1.3, 1.3), loads(1), squashes};
+  result.comparison = {row(1.04), other(1.2), unknown, FactorRow("fl-11", "hits", 1.3, 1.3), loads(1.01), squashes};
   ASSERT_TRUE(WriteExperiment(directory, systems, result, "command").ok());
   ExperimentResult assumed;
   assumed.tables = {
