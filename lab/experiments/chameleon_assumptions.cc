@@ -311,9 +311,9 @@ Result<ExperimentResult> RunChameleonRows(ExperimentContext& context) {
                                .what = "the same, under none of these assumptions",
                                .reported = "-",
                                .ours = fmt::format("{} of {}", by_none, missed)});
-  result.tables.push_back(
-      TableOfAssumptions(all, fmt::format("{:g} of the requests; ch-21, ch-23, ch-25: {:g}; ch-24: {:g}", context.scale,
-                                          kFewerRequests * context.scale, kFewestRequests * context.scale)));
+  result.tables.push_back(TableOfAssumptions(
+      all, fmt::format("share of the requests {:g}, of ch-21, ch-23 and ch-25 {:g}, of ch-24 {:g}", context.scale,
+                       kFewerRequests * context.scale, kFewestRequests * context.scale)));
   return result;
 }
 
