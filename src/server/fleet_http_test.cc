@@ -206,7 +206,7 @@ TEST_F(FleetHttp, RequestsOfADrainingServerAreNotStarted) {
   service_.HoldSteps();
   Start();
   RawHttpClient running(server_->port()), late(server_->port()), prober(server_->port());
-  EXPECT_EQ(late.Do("GET", "/health").status, 200);
+  for (RawHttpClient* client : {&late, &prober}) EXPECT_EQ(client->Do("GET", "/health").status, 200);  // they connect
   running.Send(RawHttpClient::Format("POST", "/v1/completions", R"({"model":"sql","prompt":"p"})"));
   ASSERT_TRUE(service_.WaitUntilRunning(1));
   std::thread shutdown([this] { server_->Shutdown(); });
