@@ -32,7 +32,8 @@ constexpr double kOutputTokens = 19, kPromptTokens = 64;
 constexpr double kLongOutputTokens = 26;  // the source's best throughput divided by its rate: 5,340 / 200
 constexpr double kSkewedExponent = 1.8;
 constexpr std::int64_t kGpus = 8;
-constexpr std::int64_t kSourceBound = 32;  // adapters a batch
+constexpr std::int64_t kAdaptersOnDevice = 76;  // 12 GB of 160 MB each
+constexpr std::int64_t kSourceBound = 32;       // adapters a batch
 
 struct Strategy {
   std::string_view id, preset, what;
@@ -252,7 +253,9 @@ Result<ExperimentTable> RunBounds(ExperimentContext& context, const std::vector<
                                   std::vector<UnderSetting>& under) {
   std::vector<Setting> settings;
   for (const AdapterBound of : {AdapterBound::kStep, AdapterBound::kRunning}) {
-    for (const std::int64_t bound : {32, 40, 48, 57, 76}) settings.push_back({.bound = bound, .of = of});
+    for (const std::int64_t bound :
+         {kSourceBound, std::int64_t{40}, std::int64_t{48}, std::int64_t{57}, kAdaptersOnDevice})
+      settings.push_back({.bound = bound, .of = of});
     settings.push_back({.rate = kRate / 2, .bound = 32, .of = of});
     settings.push_back({.exponent = kSkewedExponent, .bound = 32, .of = of});
   }
@@ -267,7 +270,9 @@ Result<ExperimentTable> RunBounds(ExperimentContext& context, const std::vector<
                         .rows = {}};
   for (std::size_t i = 0; i < settings.size(); ++i) {
     const bool usual = settings[i].rate == kRate && settings[i].exponent == kExponent;
-    if (usual && settings[i].of == AdapterBound::kStep && settings[i].bound > kSourceBound) {
+    // As many as the pool holds are no bound.
+    const bool bounds = settings[i].bound > kSourceBound && settings[i].bound < kAdaptersOnDevice;
+    if (usual && settings[i].of == AdapterBound::kStep && bounds) {
       under.push_back({fmt::format("{} adapters a batch", settings[i].bound), ours});
       under.back().outcomes.back() = outcomes[i];
     }
@@ -318,8 +323,8 @@ Result<ExperimentResult> RunStrategies(ExperimentContext& context) {
   under.push_back({fmt::format("answers of {:g} tokens", kLongOutputTokens), longer});
   result.tables.push_back(BoundRows(under));
   result.plots.push_back(PlotOf(ours));
-  const double miss = LruMissShare(kExponent, 76, context.seed),
-               skewed_miss = LruMissShare(kSkewedExponent, 76, context.seed);
+  const double miss = LruMissShare(kExponent, kAdaptersOnDevice, context.seed),
+               skewed_miss = LruMissShare(kSkewedExponent, kAdaptersOnDevice, context.seed);
   result.remarks = {
       fmt::format("Cold starts. If requests draw one of 1,000 adapters by Zipf {} independently, a list of the 76 most "
                   "recently used adapters misses {:.1f} % (counted over 200,000 draws): {:.0f} per second at 200 "
