@@ -416,26 +416,8 @@ Result<ExperimentResult> RunOurs(ExperimentContext& context) {
   result.remarks.push_back(
       "`vllm`, `fastlibra` and `fifo` are the papers' caches on this project's engine: prompts in chunks together with "
       "decodes, loads during steps, first come, first served. The effect of the engine shows in comparison with the "
-      "systems that fill steps as their papers do: `s-lora`, `chameleon*`, `vllm-lora-batch32`. The preset `loramux` "
-      "differs further as follows ([scheduling](../design/scheduling.md)):");
-  result.remarks.push_back(
-      "Where the host link is the bottleneck (500 adapters, most of them requested for the first time), it does not "
-      "load adapters in order of arrival, which would delay every request that waits for one. It gives up the adapters "
-      "that take longest for each waiting request. The one request in a hundred that may be late frees more of the "
-      "link than any other would.");
-  result.remarks.push_back(
-      "Where memory is short (30B; 7B on the A10), it spreads prompts over the decode steps of the running requests. A "
-      "step reads all weights, however few tokens it computes, and here few requests decode, so a step has room for "
-      "prompt tokens at nearly no cost. A prompt that is computed at once makes one step longer, and leaves the "
-      "following steps no shorter.");
-  result.remarks.push_back(
-      "If a request arrives during a step and the link is idle, the load of its adapter starts at once. The request "
-      "need not wait for the next plan and the step after it. This helps most where steps are long and adapters many "
-      "(vLLM-LoRA's workload: P99 TTFT).");
-  result.remarks.push_back(
-      "Elsewhere the device computes all the time, and the matrix products of its tokens bound a step. A cache then "
-      "saves only repeated computation. The order can gain no more than the work of the one request in a hundred that "
-      "may be late: a few percent.");
+      "systems that fill steps as their papers do: `s-lora`, `chameleon*`, `vllm-lora-batch32`. How the preset "
+      "`loramux` differs further stands in [scheduling](../design/scheduling.md).");
   CompareLoads(loads, tight, result);
   CompareTimes(times.p99_ttft, result);
   result.tables.push_back(TableOf("Sustained load, requests per second", median_loads, "{:.3g}"));
