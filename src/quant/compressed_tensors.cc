@@ -6,6 +6,8 @@
 #include "base/message.h"
 #include "quant/fp8.h"
 #include "quant/integer_matrix.h"
+#include "quant/mxfp4.h"
+#include "quant/nvfp4.h"
 #include "tensor/half_float.h"
 
 namespace loramux {
@@ -107,7 +109,8 @@ Status CheckStoredShape(TensorFinder& tensors, const std::string& name, std::int
 
 // The layers of all formats with scales of activations, which nothing uses.
 void TakeActivations(TensorFinder& tensors, const std::string& name) {
-  for (const char* suffix : {".input_scale", ".input_zero_point", ".output_scale", ".output_zero_point"}) {
+  for (const char* suffix :
+       {".input_scale", ".input_zero_point", ".input_global_scale", ".output_scale", ".output_zero_point"}) {
     tensors.FindAny(name + suffix);
   }
 }
@@ -188,6 +191,9 @@ Result<Matrix> FindCompressedMatrix(TensorFinder& tensors, const QuantizationCon
       return RequireInt8(tensors, *scheme, name, rows, columns);
     case Store::kFloat8:
       return RequireFp8Matrix(tensors, *scheme, name, "weight_scale", rows, columns);
+    case Store::kFloat4:
+      return scheme->exponents ? RequireMxfp4Matrix(tensors, name, rows, columns)
+                               : RequireNvfp4Matrix(tensors, kCompressedNvfp4, name, rows, columns);
   }
   return Matrix();
 }

@@ -25,6 +25,12 @@ struct Fp8Tensors {
   const StoredTensor *weight = nullptr, *scales = nullptr;
   std::int64_t block_rows = 1, block_columns = 1;  // extents of a block that shares a scale
   bool inverse = false;                            // as QuantScheme::inverse
+  bool exponents = false;                          // as QuantScheme::exponents
+
+  float ScaleOf(std::int64_t i) const {
+    if (exponents) return std::ldexp(1.0f, static_cast<int>(scales->data[static_cast<std::size_t>(i)]) - 127);
+    return LoadAsF32(scales->dtype, scales->data.data(), i);
+  }
 };
 
 class Fp8Matrix : public StoredMatrix {
@@ -43,8 +49,7 @@ class Fp8Matrix : public StoredMatrix {
     for (std::int64_t row = first; row < first + count; ++row) {
       const std::byte* const codes = tensors_.weight->data.data() + row * columns();
       for (std::int64_t b = 0; b < blocks; ++b) {
-        const float scale =
-            LoadAsF32(tensors_.scales->dtype, tensors_.scales->data.data(), row / tensors_.block_rows * blocks + b);
+        const float scale = tensors_.ScaleOf(row / tensors_.block_rows * blocks + b);
         const std::int64_t end = std::min(columns(), (b + 1) * block);
         for (std::int64_t c = b * block; c < end; ++c) {
           const float value = table[static_cast<std::size_t>(codes[c])];
@@ -63,6 +68,16 @@ class Fp8Matrix : public StoredMatrix {
  private:
   const Fp8Tensors tensors_;
 };
+
+// Error: the largest value, times a scale, is not finite.
+Status CheckExponents(const StoredTensor& scales) {
+  constexpr int kMost = 127 + 127 - 9;  // the largest value is 2^8 * 1.75
+  const auto most = static_cast<int>(std::ranges::max(scales.data));
+  if (most <= kMost) return Ok{};
+  return InvalidArgument("tensor " + Quote(scales.name) + ": expected exponents of at most " + std::to_string(kMost) +
+                             " (MXFP8 adds 127), found " + std::to_string(most),
+                         scales.name);
+}
 
 std::int64_t CountOf(std::int64_t extent, std::int64_t block) { return (extent + block - 1) / block; }
 
@@ -99,9 +114,14 @@ Result<std::shared_ptr<const StoredMatrix>> RequireFp8Matrix(TensorFinder& tenso
     t.block_rows = group ? 1 : scheme.block_rows;
     t.block_columns = group ? scheme.group_size : scheme.block_columns;
     const TensorFinder::Shape shape = {CountOf(rows, t.block_rows), CountOf(columns, t.block_columns)};
-    ASSIGN_OR_RETURN(t.scales, tensors.RequireTyped(scale, {shape}, kFloatTypes));
+    t.exponents = scheme.exponents;
+    if (t.exponents) {
+      ASSIGN_OR_RETURN(t.scales, tensors.RequireTyped(scale, {shape}, {DType::kU8}));
+    } else {
+      ASSIGN_OR_RETURN(t.scales, tensors.RequireTyped(scale, {shape}, kFloatTypes));
+    }
   }
-  RETURN_IF_ERROR(CheckFinite(*t.scales));
+  RETURN_IF_ERROR(t.exponents ? CheckExponents(*t.scales) : CheckFinite(*t.scales));
   t.inverse = scheme.inverse;
   if (t.inverse) RETURN_IF_ERROR(CheckDivisors(*t.scales));
   return std::shared_ptr<const StoredMatrix>(std::make_shared<Fp8Matrix>(weight, rows, columns, t));

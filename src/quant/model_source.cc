@@ -62,19 +62,23 @@ Status CheckPanelLayout(const nlohmann::json& config) {
                      "quantization_config");
 }
 
-// Error: the weights are packed integers, and only the file that GPTQ programs write beside them says how.
+// Error: the weights are packed, and only a file that GPTQ programs or ModelOpt write beside them says how.
 Status CheckSaysHow(const std::filesystem::path& directory, const TensorFile& file) {
-  const std::filesystem::path other = directory / "quantize_config.json";
+  std::filesystem::path other = directory / "quantize_config.json";
   std::error_code ignored;
-  if (!std::filesystem::exists(other, ignored)) return Ok{};
+  const bool of_modelopt = !std::filesystem::exists(other, ignored);
+  if (of_modelopt) other = directory / "hf_quant_config.json";
+  if (of_modelopt && !std::filesystem::exists(other, ignored)) return Ok{};
   const auto packed =
       std::ranges::find_if(file.tensors(), [](const StoredTensor& t) { return !IsWeightDType(t.dtype); });
   if (packed == file.tensors().end()) return Ok{};
   return Unsupported((directory / "config.json").string() + ": expected quantization_config, because tensor " +
                          Quote(packed->name) + " has type " + DTypeName(packed->dtype) + "; found it in " +
-                         other.string() +
-                         " alone: copy that object into config.json as quantization_config, and give it quant_method "
-                         "(\"gptq\" or \"awq\")",
+                         other.string() + " alone: " +
+                         (of_modelopt ? "give config.json the object quantization_config with quant_method "
+                                        "(\"modelopt\") and the quant_algo of that file"
+                                      : "copy that object into config.json as quantization_config, and give it "
+                                        "quant_method (\"gptq\" or \"awq\")"),
                      "quantization_config");
 }
 

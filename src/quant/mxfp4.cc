@@ -9,9 +9,9 @@
 namespace loramux {
 namespace {
 
-class Mxfp4Experts : public StoredMatrix {
+class Mxfp4Matrix : public StoredMatrix {
  public:
-  Mxfp4Experts(const StoredTensor& blocks, const StoredTensor& scales, std::int64_t rows, std::int64_t columns)
+  Mxfp4Matrix(const StoredTensor& blocks, const StoredTensor& scales, std::int64_t rows, std::int64_t columns)
       : StoredMatrix(blocks.name, rows, columns), blocks_(blocks), scales_(scales) {}
 
   std::int64_t bytes() const override { return static_cast<std::int64_t>(blocks_.data.size() + scales_.data.size()); }
@@ -40,6 +40,21 @@ class Mxfp4Experts : public StoredMatrix {
   const StoredTensor &blocks_, &scales_;
 };
 
+Status CheckColumns(const std::string& name, std::int64_t columns) {
+  if (columns % kWeightGroup == 0) return Ok{};
+  return Unsupported("tensor " + Quote(name) + ": expected a multiple of 32 inputs, found " + std::to_string(columns),
+                     name);
+}
+
+Status CheckExponents(const StoredTensor& scales) {
+  const auto most = std::ranges::max(scales.data);
+  if (static_cast<int>(most) <= kMostMx4Exponent) return Ok{};
+  return Unsupported("tensor " + Quote(scales.name) + ": expected exponents of at most " +
+                         std::to_string(kMostMx4Exponent) + " (MXFP4 adds 127), found " +
+                         std::to_string(static_cast<int>(most)),
+                     scales.name);
+}
+
 }  // namespace
 
 Mx4Group ReadMx4Group(std::uint8_t exponent, const std::byte* bytes, bool halves) {
@@ -59,26 +74,27 @@ Result<std::shared_ptr<const StoredMatrix>> FindMxfp4Experts(TensorFinder& finde
                                                              const ModelSource::StackedShape& shape) {
   const std::string blocks_name = name + "_blocks", scales_name = name + "_scales";
   if (finder.Peek(blocks_name) == nullptr) return std::shared_ptr<const StoredMatrix>();
-  if (shape.columns % kWeightGroup != 0) {
-    return Unsupported(
-        "tensor " + Quote(blocks_name) + ": expected a multiple of 32 inputs, found " + std::to_string(shape.columns),
-        blocks_name);
-  }
+  RETURN_IF_ERROR(CheckColumns(blocks_name, shape.columns));
   const std::int64_t groups = shape.columns / kWeightGroup;
   ASSIGN_OR_RETURN(
       const StoredTensor* blocks,
       finder.RequireTyped(blocks_name, {{shape.experts, shape.rows, groups, kWeightGroup / 2}}, {DType::kU8}));
   ASSIGN_OR_RETURN(const StoredTensor* scales,
                    finder.RequireTyped(scales_name, {{shape.experts, shape.rows, groups}}, {DType::kU8}));
-  const auto most = std::ranges::max(scales->data);
-  if (static_cast<int>(most) > kMostMx4Exponent) {
-    return Unsupported("tensor " + Quote(scales_name) + ": expected exponents of at most " +
-                           std::to_string(kMostMx4Exponent) + " (MXFP4 adds 127), found " +
-                           std::to_string(static_cast<int>(most)),
-                       scales_name);
-  }
+  RETURN_IF_ERROR(CheckExponents(*scales));
   return std::shared_ptr<const StoredMatrix>(
-      std::make_shared<Mxfp4Experts>(*blocks, *scales, shape.experts * shape.rows, shape.columns));
+      std::make_shared<Mxfp4Matrix>(*blocks, *scales, shape.experts * shape.rows, shape.columns));
+}
+
+Result<std::shared_ptr<const StoredMatrix>> RequireMxfp4Matrix(TensorFinder& finder, const std::string& name,
+                                                               std::int64_t rows, std::int64_t columns) {
+  const std::string weight = name + ".weight_packed";
+  RETURN_IF_ERROR(CheckColumns(weight, columns));
+  ASSIGN_OR_RETURN(const StoredTensor* packed, finder.RequireTyped(weight, {{rows, columns / 2}}, {DType::kU8}));
+  ASSIGN_OR_RETURN(const StoredTensor* scales,
+                   finder.RequireTyped(name + ".weight_scale", {{rows, columns / kWeightGroup}}, {DType::kU8}));
+  RETURN_IF_ERROR(CheckExponents(*scales));
+  return std::shared_ptr<const StoredMatrix>(std::make_shared<Mxfp4Matrix>(*packed, *scales, rows, columns));
 }
 
 }  // namespace loramux

@@ -1,4 +1,4 @@
-// Experts in MXFP4, as gpt-oss is published.
+// Matrices in MXFP4: experts as gpt-oss is published, and layers as compressed-tensors writes them.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +20,11 @@ inline constexpr int kMostMx4Exponent = 128 + 15, kLeastMx4Exponent = 128 - 24;
 // memory holds.
 Result<std::shared_ptr<const StoredMatrix>> FindMxfp4Experts(TensorFinder& finder, const std::string& name,
                                                              const ModelSource::StackedShape& shape);
+
+// The same of one layer, as compressed-tensors writes it: "NAME.weight_packed" U8 [rows, columns / 2] and
+// "NAME.weight_scale" U8 [rows, columns / 32].
+Result<std::shared_ptr<const StoredMatrix>> RequireMxfp4Matrix(TensorFinder& finder, const std::string& name,
+                                                               std::int64_t rows, std::int64_t columns);
 
 // One group: its scale in memory, and the codes of kQ8 of its 16 bytes. With `halves`, the low halves come first, as in
 // GGUF; else both halves of a byte are neighbours.

@@ -16,6 +16,7 @@
 #include "quant/fp8.h"
 #include "quant/gptq.h"
 #include "quant/mxfp4.h"
+#include "quant/nvfp4.h"
 
 namespace loramux {
 namespace {
@@ -63,6 +64,8 @@ class PublishedSource : public FloatSource {
         return FindCompressedMatrix(finder(), config_, name, rows, columns);
       case QuantMethod::kFp8:
         return FindFp8Matrix(finder(), config_, name, rows, columns);
+      case QuantMethod::kModelOpt:
+        return FindModelOptMatrix(name, rows, columns);
       case QuantMethod::kBitsAndBytes:
         return FindBitsAndBytesMatrix(finder(), config_, name, rows, columns);
       case QuantMethod::kMxfp4:  // experts alone are: FindStacked
@@ -70,6 +73,16 @@ class PublishedSource : public FloatSource {
     }
     CHECK(false);
     return std::shared_ptr<const StoredMatrix>();
+  }
+
+  Result<std::shared_ptr<const StoredMatrix>> FindModelOptMatrix(const std::string& name, std::int64_t rows,
+                                                                 std::int64_t columns) {
+    if (config_.scheme.store == QuantScheme::Store::kFloat8)
+      return FindFp8Matrix(finder(), config_, name, rows, columns);
+    const StoredTensor* const weight = finder().Peek(name + kModelOptNvfp4.weight);
+    if (weight == nullptr || IsWeightDType(weight->dtype)) return std::shared_ptr<const StoredMatrix>();
+    finder().FindAny(name + ".input_scale");
+    return RequireNvfp4Matrix(finder(), kModelOptNvfp4, name, rows, columns);
   }
 
   // A known buffer, a scale of keys and values, or the zero bias that AutoGPTQ gives every layer.

@@ -108,14 +108,15 @@ TEST_P(PublishedLayer, PiecesAreThoseOfTheWhole) {
 // Integers stay as they are, but for scales and minima that are rounded to float16. What the formats in memory cannot
 // hold is rounded to 8 bits.
 TEST_P(PublishedLayer, GroupsHoldTheValues) {
-  const bool rounded = GetParam().find("fp") != std::string::npos || GetParam().find("nf4") != std::string::npos ||
+  const bool mx4 = GetParam() == "compressed_mxfp4";
+  const bool rounded = (GetParam().find("fp") != std::string::npos && !mx4) || GetParam().find("nf4") != std::string::npos ||
                        GetParam() == "gptq_act_order" || GetParam() == "gptq_8_asymmetric" ||
                        GetParam() == "compressed_int8_asymmetric" ||
                        GetParam() == "compressed_int4_in_bytes_asymmetric";
   const bool four = GetParam() == "awq" || GetParam() == "gptq" || GetParam() == "gptq_v2" ||
                     GetParam() == "gptq_asymmetric" || GetParam() == "gptq_skips" ||
                     (GetParam().starts_with("compressed_int4") && GetParam().find("in_bytes") == std::string::npos);
-  EXPECT_EQ(matrix_->format(), four ? WeightFormat::kQ4 : WeightFormat::kQ8);
+  EXPECT_EQ(matrix_->format(), mx4 ? WeightFormat::kMx4 : four ? WeightFormat::kQ4 : WeightFormat::kQ8);
   const GroupedRows groups = matrix_->ReadGroups(0, rows_);
   std::vector<float> row(static_cast<std::size_t>(columns_));
   constexpr float kHalf = 1.0f / 2048;  // relative error of rounding to float16
@@ -253,6 +254,10 @@ TEST(BrokenLayers, MissingCompanionsAreNamed) {
       {"compressed_int8", {"weight_scale"}},
       {"compressed_fp8_block", {"weight_scale"}},
       {"fp8_block", {"weight_scale_inv"}},
+      {"compressed_nvfp4", {"weight_scale", "weight_global_scale"}},
+      {"compressed_mxfp4", {"weight_scale"}},
+      {"modelopt_nvfp4", {"weight_scale", "weight_scale_2"}},
+      {"modelopt_fp8", {"weight_scale"}},
       {"nf4_odd", {"weight.quant_map", "weight.quant_state.bitsandbytes__nf4"}}};
   for (const auto& [layer, names] : companions) {
     for (const std::string& name : names) {
@@ -310,6 +315,18 @@ TEST(BrokenLayers, ScalesThatAreNoNumbersAreNamed) {
   BrokenLayer divisor("fp8_inverse_rows");
   divisor["weight_scale_inv"].data.replace(8, 4, Words({0}));
   EXPECT_THAT(divisor.Error(), HasSubstr("448.000000 can be divided, found 0.000000 as element 2"));
+  BrokenLayer of_16("compressed_nvfp4");
+  of_16["weight_scale"].data[3] = '\x7f';
+  EXPECT_THAT(of_16.Error(), HasSubstr("'layer.weight_scale': expected numbers, found NaN as element 3"));
+  for (const std::uint32_t bits : {0u, 0x7f800000u, 0x7fc00000u, 0xbf800000u, 0x00000001u}) {
+    BrokenLayer whole("compressed_nvfp4");
+    whole["weight_global_scale"].data = Words({bits});
+    EXPECT_THAT(whole.Error(), HasSubstr("'layer.weight_global_scale': expected a number above 0")) << bits;
+  }
+  BrokenLayer mx4("compressed_mxfp4"), mx8("compressed_mxfp8");
+  mx4["weight_scale"].data[5] = mx8["weight_scale"].data[5] = '\xff';
+  EXPECT_THAT(mx4.Error(), HasSubstr("'layer.weight_scale': expected exponents of at most 143"));
+  EXPECT_THAT(mx8.Error(), HasSubstr("'layer.weight_scale': expected exponents of at most 245"));
   BrokenLayer nested("nf4_nested");
   nested["weight.nested_quant_map"].data.replace(0, 4, Words({0x7fc00000}));
   EXPECT_THAT(nested.Error(128), HasSubstr("nested_quant_map"));
@@ -378,6 +395,11 @@ TEST(BrokenLayers, AConfigurationInQuantizeConfigAloneIsNamed) {
   const auto source = OpenModelSource(folder.path());
   ASSERT_FALSE(source.ok());
   EXPECT_THAT(source.error().message, HasSubstr("quantize_config.json alone: copy that object into config.json"));
+  fs::rename(folder.path() / "quantize_config.json", folder.path() / "hf_quant_config.json");
+  const auto of_modelopt = OpenModelSource(folder.path());
+  ASSERT_FALSE(of_modelopt.ok());
+  EXPECT_THAT(of_modelopt.error().message,
+              HasSubstr("hf_quant_config.json alone: give config.json the object quantization_config with"));
 }
 
 }  // namespace

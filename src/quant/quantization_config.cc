@@ -18,7 +18,8 @@ using Spread = QuantScheme::Spread;
 
 constexpr std::int64_t kMostGroup = std::int64_t{1} << 24;
 constexpr const char* kMethods =
-    "gptq, awq, compressed-tensors, fp8, fbgemm_fp8, mxfp4 and bitsandbytes; or give weights in f32, bf16 or f16 and "
+    "gptq, awq, compressed-tensors, modelopt, fp8, fbgemm_fp8, mxfp4 and bitsandbytes; or give weights in f32, bf16 or "
+    "f16 and "
     "round "
     "them "
     "with --weights q8 or q4";
@@ -260,7 +261,7 @@ Status ParseSpread(const JsonFields& weights, QuantScheme& scheme) {
   if (name == "tensor") scheme.spread = Spread::kTensor;
   if (name == "channel") scheme.spread = Spread::kChannel;
   if (name == "tensor" || name == "channel") return Ok{};
-  if (name == "group") {
+  if (name == "group" || (name == "tensor_group" && scheme.store == Store::kFloat4)) {
     ASSIGN_OR_RETURN(const std::int64_t size, weights.RequiredInt("group_size", -1, kMostGroup));
     if (size == 0) return weights.Bad("group_size", "a number of inputs, as 128");
     scheme.spread = size < 0 ? Spread::kChannel : Spread::kGroup;
@@ -287,6 +288,18 @@ Status ParseStore(const JsonFields& weights, const std::string& format, QuantSch
     if (bits != 4 && bits != 8) return NotServed(weights, "num_bits", "pack-quantized integers of 4 or 8 bits");
     return Ok{};
   }
+  if (floats && (format == "nvfp4-pack-quantized" || format == "mxfp4-pack-quantized")) {
+    scheme.store = Store::kFloat4;
+    scheme.exponents = format.starts_with("mxfp4");
+    if (bits != 4) return NotServed(weights, "num_bits", "floats of 4 bits in " + format);
+    return Ok{};
+  }
+  if (floats && format == "mxfp8-quantized") {
+    scheme.store = Store::kFloat8;
+    scheme.exponents = true;
+    if (bits != 8) return NotServed(weights, "num_bits", "floats of 8 bits in " + format);
+    return Ok{};
+  }
   if (floats && (naive || format == "float-quantized")) {
     scheme.store = Store::kFloat8;
     if (bits != 8) return NotServed(weights, "num_bits", "floats of 8 bits (FP8) and integers of 4 or 8 bits");
@@ -300,25 +313,35 @@ Status ParseStore(const JsonFields& weights, const std::string& format, QuantSch
   }
   return Unsupported(weights.label() + "format " + Quote(format) + " with type " + (floats ? "float" : "int") +
                      " is not supported; loramux serves pack-quantized and int-quantized integers, and "
-                     "float-quantized floats");
+                     "float-quantized, nvfp4-pack-quantized, mxfp4-pack-quantized and mxfp8-quantized floats");
+}
+
+// The formats with scales of 8 bits have groups of one size.
+Status CheckGroupsOfFloats(const JsonFields& weights, const QuantScheme& scheme) {
+  if (scheme.store != Store::kFloat4 && !scheme.exponents) return Ok{};
+  const std::int64_t size = scheme.exponents ? 32 : 16;
+  if (scheme.spread == Spread::kGroup && scheme.group_size == size) return Ok{};
+  if (!weights.Has("group_size")) return weights.Missing("group_size", std::to_string(size) + ", as of its format");
+  return NotServed(weights, "group_size", std::to_string(size) + " inputs in each group of this format");
 }
 
 Status ParseWeights(const JsonFields& weights, const nlohmann::json& object, const std::string& format,
                     QuantScheme& scheme) {
   static constexpr std::string_view kRead[] = {"num_bits",   "type",     "symmetric",       "strategy",
                                                "group_size", "dynamic",  "block_structure", "actorder",
-                                               "observer",   "zp_dtype", "observer_kwargs"};
+                                               "observer",   "zp_dtype", "observer_kwargs", "scale_dtype"};
   RETURN_IF_ERROR(RefuseUnknown(weights, object, kRead));
   RETURN_IF_ERROR(ParseStore(weights, format, scheme));
   ASSIGN_OR_RETURN(scheme.symmetric, weights.BoolOr("symmetric", true));
   ASSIGN_OR_RETURN(const bool dynamic, weights.BoolOr("dynamic", false));
   if (dynamic) return NotServed(weights, "dynamic", "weights with stored scales");
   RETURN_IF_ERROR(ParseSpread(weights, scheme));
+  RETURN_IF_ERROR(CheckGroupsOfFloats(weights, scheme));
   if (scheme.spread == Spread::kBlock && scheme.store != Store::kFloat8) {
     return NotServed(weights, "strategy", "tensor, channel and group for integers");
   }
-  if (scheme.store == Store::kFloat8 && !scheme.symmetric) {
-    return NotServed(weights, "symmetric", "FP8 without zero points");
+  if ((scheme.store == Store::kFloat8 || scheme.store == Store::kFloat4) && !scheme.symmetric) {
+    return NotServed(weights, "symmetric", "floats without zero points");
   }
   return Ok{};
 }
@@ -389,6 +412,65 @@ Result<QuantizationConfig> ParseCompressedTensors(const JsonFields& fields) {
   return config;
 }
 
+// ---- ModelOpt
+
+// Error: a group says something else of its weights, or more than loramux knows.
+Status CheckModelOptGroups(const JsonFields& fields, const QuantScheme& scheme) {
+  static constexpr std::string_view kOfGroup[] = {"targets", "weights", "input_activations", "output_activations"};
+  static constexpr std::string_view kOfWeights[] = {"num_bits", "type", "dynamic", "group_size", "strategy"};
+  const nlohmann::json* const groups = fields.Find("config_groups");
+  if (groups == nullptr) return Ok{};
+  if (!groups->is_object()) return fields.Bad("config_groups", "an object of groups");
+  for (const auto& [name, group] : groups->items()) {
+    const std::string label = fields.label() + "config_groups." + Printable(name) + ".";
+    if (!group.is_object()) return InvalidArgument(label + ": expected an object, found " + Describe(group));
+    const JsonFields of_group(group, label);
+    RETURN_IF_ERROR(RefuseUnknown(of_group, group, kOfGroup));
+    const nlohmann::json* const object = of_group.Find("weights");
+    if (object == nullptr || !object->is_object()) return of_group.Missing("weights", "an object");
+    const JsonFields weights(*object, label + "weights.");
+    RETURN_IF_ERROR(RefuseUnknown(weights, *object, kOfWeights));
+    ASSIGN_OR_RETURN(const auto type, weights.String("type"));
+    if (!type) return weights.Missing("type", "float");
+    if (*type != "float") return NotServed(weights, "type", "float");
+    ASSIGN_OR_RETURN(const std::int64_t bits, weights.RequiredInt("num_bits", 1, 64));
+    if (bits != scheme.bits)
+      return NotServed(weights, "num_bits", std::to_string(scheme.bits) + " with this quant_algo");
+    if (scheme.store != Store::kFloat4) continue;
+    ASSIGN_OR_RETURN(const std::int64_t size, weights.IntOr("group_size", 1, kMostGroup, scheme.group_size));
+    if (size != scheme.group_size) return NotServed(weights, "group_size", std::to_string(scheme.group_size));
+  }
+  return Ok{};
+}
+
+// As ModelOpt exports it: groups like those of compressed-tensors, of which `quant_algo` says the format. What the file
+// holds decides which modules are quantised, so `ignore`, in which names may have wildcards, is not asked.
+Result<QuantizationConfig> ParseModelOpt(const JsonFields& fields) {
+  constexpr const char* kServed = "FP8, FP8_PER_CHANNEL_PER_TOKEN, NVFP4, W4A16_NVFP4 and W4A8_NVFP4_FP8";
+  QuantizationConfig config;
+  config.method = QuantMethod::kModelOpt;
+  config.static_activations = true;
+  RETURN_IF_ERROR(NamesIn(fields, "ignore"));
+  config.kv_scales = fields.Has("kv_cache_scheme");
+  ASSIGN_OR_RETURN(const auto algorithm, fields.String("quant_algo"));
+  if (!algorithm) return fields.Missing("quant_algo", kServed);
+  const std::string name = *algorithm;
+  QuantScheme scheme;
+  if (name == "FP8" || name == "FP8_PER_CHANNEL_PER_TOKEN") {
+    scheme.store = Store::kFloat8;
+    scheme.bits = 8;
+    scheme.spread = name == "FP8" ? Spread::kTensor : Spread::kChannel;
+  } else if (name == "NVFP4" || name == "W4A16_NVFP4" || name == "W4A8_NVFP4_FP8") {
+    scheme.store = Store::kFloat4;
+    scheme.group_size = 16;
+  } else {
+    return NotServed(fields, "quant_algo", kServed);
+  }
+  RETURN_IF_ERROR(CheckModelOptGroups(fields, scheme));
+  config.scheme = scheme;
+  return config;
+}
+
 // ---- all
 
 // The name of the method; files of 2023 by bitsandbytes have none.
@@ -419,6 +501,7 @@ const std::vector<Method>& Methods() {
        {"format", "ignore", "kv_cache_scheme", "config_groups", "sparsity_config", "quantization_status",
         "global_compression_ratio", "run_compressed", "use_optimized_inference"},
        ParseCompressedTensors},
+      {"modelopt", {"config_groups", "ignore", "quant_algo", "kv_cache_scheme"}, ParseModelOpt},
       {"fp8",
        {"fmt", "format", "checkpoint_format", "scale_fmt", "activation_scheme", "weight_block_size", "kv_cache_scheme",
         "expert_dtype", "bits", "group_size", "sym", "desc_act", "pack_dtype", "dynamic", "weight_scale_method",
@@ -447,7 +530,9 @@ Result<QuantizationConfig> ParseMethod(const JsonFields& fields, const nlohmann:
 }
 
 std::string DescribeScheme(const QuantScheme& scheme) {
-  std::string text = scheme.store == Store::kFloat8 ? "FP8" : std::to_string(scheme.bits) + " bits";
+  std::string text = std::to_string(scheme.bits) + " bits";
+  if (scheme.store == Store::kFloat8) text = scheme.exponents ? "MXFP8" : "FP8";
+  if (scheme.store == Store::kFloat4) text = scheme.exponents ? "MXFP4" : "NVFP4";
   if (scheme.spread == Spread::kTensor) text += " with a scale for each matrix";
   if (scheme.spread == Spread::kChannel) text += " with a scale for each output";
   if (scheme.spread == Spread::kGroup && scheme.group_size > 0) {
@@ -462,8 +547,8 @@ std::string DescribeScheme(const QuantScheme& scheme) {
 }  // namespace
 
 const char* QuantMethodName(QuantMethod method) {
-  static constexpr std::array<const char*, 6> kNames = {"gptq", "awq",          "compressed-tensors",
-                                                        "fp8",  "bitsandbytes", "mxfp4"};
+  static constexpr std::array<const char*, 7> kNames = {"gptq",  "awq",     "compressed-tensors", "fp8", "bitsandbytes",
+                                                        "mxfp4", "modelopt"};
   return kNames[static_cast<std::size_t>(method)];
 }
 

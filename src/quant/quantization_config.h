@@ -15,14 +15,14 @@ namespace loramux {
 class ModuleNames;
 
 // The libraries that wrote the files; fbgemm_fp8 counts as kFp8.
-enum class QuantMethod { kGptq, kAwq, kCompressedTensors, kFp8, kBitsAndBytes, kMxfp4 };
+enum class QuantMethod { kGptq, kAwq, kCompressedTensors, kFp8, kBitsAndBytes, kMxfp4, kModelOpt };
 
 // "gptq", "compressed-tensors": as quant_method says it.
 const char* QuantMethodName(QuantMethod method);
 
 // How the weights of some layers are stored.
 struct QuantScheme {
-  enum class Store { kPackedIntegers, kIntegers, kFloat8 };
+  enum class Store { kPackedIntegers, kIntegers, kFloat8, kFloat4 };
   // What shares a scale: the matrix, an output, neighbouring inputs of an output, or a rectangle.
   enum class Spread { kTensor, kChannel, kGroup, kBlock };
 
@@ -33,6 +33,7 @@ struct QuantScheme {
   std::int64_t block_rows = 0, block_columns = 0;  // kBlock; above 0
   bool symmetric = true;                           // no zero points
   bool inverse = false;                            // kFloat8: a value is the stored one divided by its scale
+  bool exponents = false;                          // kGroup: scales are exponents of two (the MX formats)
 };
 
 // One entry of compressed-tensors' config_groups.
@@ -44,7 +45,7 @@ struct QuantGroup {
 // A configuration that loramux can serve.
 struct QuantizationConfig {
   QuantMethod method = QuantMethod::kGptq;
-  // kGptq, kAwq: bits and group size; kFp8: store and spread. Others have them elsewhere.
+  // kGptq, kAwq: bits and group size; kFp8, kModelOpt: store and spread. Others have them elsewhere.
   QuantScheme scheme;
   int zero_offset = 0;             // kGptq: what the stored zero points lack: 1 in the format gptq, 0 in gptq_v2
   std::vector<QuantGroup> groups;  // kCompressedTensors

@@ -188,8 +188,14 @@ TEST(QuantizationConfig, NamesGoBeforeClasses) {
 
 TEST(QuantizationConfig, RefusesWhatCompressedTensorsMayHold) {
   const json weights = Weights(json::object());
+  EXPECT_THAT(ErrorOf(Compressed("mxfp6-pack-quantized", With(weights, {{"type", "float"}}))),
+              HasSubstr("format 'mxfp6-pack-quantized'"));
   EXPECT_THAT(ErrorOf(Compressed("nvfp4-pack-quantized", With(weights, {{"type", "float"}}))),
-              HasSubstr("format 'nvfp4-pack-quantized'"));
+              HasSubstr("group_size: found 32, which is not supported; loramux serves 16 inputs in each group"));
+  EXPECT_THAT(ErrorOf(Compressed("nvfp4-pack-quantized", With(weights, {{"type", "float"}, {"num_bits", 8}}))),
+              HasSubstr("floats of 4 bits in nvfp4-pack-quantized"));
+  EXPECT_THAT(ErrorOf(Compressed("mxfp8-quantized", With(weights, {{"type", "float"}, {"strategy", "tensor"}}))),
+              HasSubstr("mxfp8-quantized"));
   EXPECT_THAT(ErrorOf(Compressed("pack-quantized", With(weights, {{"num_bits", 3}}))), HasSubstr("4 or 8 bits"));
   EXPECT_THAT(ErrorOf(Compressed("pack-quantized", With(weights, {{"strategy", "tensor_group"}}))),
               HasSubstr("strategy: found \"tensor_group\""));
@@ -206,9 +212,32 @@ TEST(QuantizationConfig, RefusesWhatCompressedTensorsMayHold) {
       HasSubstr("sparsity_config.format"));
 }
 
+TEST(QuantizationConfig, ModelOptIsServedAsItsAlgorithmSays) {
+  const json group = {{"targets", {"Linear"}},
+                      {"weights", {{"num_bits", 4}, {"type", "float"}, {"group_size", 16}, {"dynamic", false}}}};
+  const json config = {{"quant_method", "modelopt"},
+                       {"quant_algo", "NVFP4"},
+                       {"ignore", {"lm_head", "*router*"}},
+                       {"config_groups", {{"group_0", group}}}};
+  EXPECT_EQ(Describe(Parsed(config)), "modelopt, NVFP4 in groups of 16");
+  EXPECT_EQ(Describe(Parsed({{"quant_method", "modelopt"}, {"quant_algo", "FP8"}})),
+            "modelopt, FP8 with a scale for each matrix");
+  EXPECT_THAT(ErrorOf({{"quant_method", "modelopt"}}), HasSubstr("quant_algo is missing: expected FP8"));
+  EXPECT_THAT(ErrorOf(With(config, {{"quant_algo", "NVFP4_AWQ"}})), HasSubstr("quant_algo: found \"NVFP4_AWQ\""));
+  EXPECT_THAT(ErrorOf(With(config, {{"quant_algo", "FP8"}})), HasSubstr("num_bits: found 4"));
+  const auto with_group = [&](const json& changed) {
+    return ErrorOf(With(config, {{"config_groups", {{"group_0", With(group, changed)}}}}));
+  };
+  EXPECT_THAT(with_group({{"pre_quant_scale", true}}), HasSubstr("group_0.pre_quant_scale is true"));
+  EXPECT_THAT(with_group({{"weights", {{"num_bits", 4}}}}), HasSubstr("weights.type is missing"));
+  EXPECT_THAT(with_group({{"weights", {{"num_bits", 4}, {"type", "int"}}}}), HasSubstr("type: found \"int\""));
+  EXPECT_THAT(with_group({{"weights", {{"num_bits", 4}, {"type", "float"}, {"group_size", 32}}}}),
+              HasSubstr("group_size: found 32"));
+}
+
 TEST(QuantizationConfig, RefusesOtherMethodsByName) {
   for (const char* method :
-       {"aqlm", "hqq", "eetq", "quanto", "bitnet", "nvfp4", "torchao", "vptq", "higgs", "modelopt"}) {
+       {"aqlm", "hqq", "eetq", "quanto", "bitnet", "nvfp4", "torchao", "vptq", "higgs"}) {
     const std::string error = ErrorOf({{"quant_method", method}, {"bits", 4}});
     EXPECT_THAT(error, HasSubstr("quantization_config.quant_method: found \"" + std::string(method) + "\""));
     EXPECT_THAT(error, HasSubstr("gptq, awq, compressed-tensors"));

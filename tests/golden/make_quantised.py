@@ -18,14 +18,25 @@ import peft
 import torch
 import transformers
 from bitsandbytes import functional as bnb
+from compressed_tensors.compressors.mxfp4 import MXFP4PackedCompressor
+from compressed_tensors.compressors.mxfp8 import MXFP8QuantizationCompressor
 from compressed_tensors.compressors.naive_quantized import NaiveQuantizationCompressor
+from compressed_tensors.compressors.nvfp4 import NVFP4PackedCompressor
 from compressed_tensors.compressors.pack_quantized import PackedQuantizationCompressor
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
-from compressed_tensors.quantization.utils import calculate_qparams
+from compressed_tensors.quantization.quant_scheme import preset_name_to_scheme
+from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
 from safetensors.torch import load_file, save_file
 
 import make_models
 
+try:
+    from modelopt.torch.quantization.qtensor import NVFP4QTensor
+except ImportError:  # needed for the cases modelopt_nvfp4* alone
+    NVFP4QTensor = None
+
+COMPRESSORS = {"pack-quantized": PackedQuantizationCompressor, "nvfp4-pack-quantized": NVFP4PackedCompressor,
+               "mxfp4-pack-quantized": MXFP4PackedCompressor, "mxfp8-quantized": MXFP8QuantizationCompressor}
 ROWS, COLUMNS = 40, 96
 OUT = HERE / "quantised"
 
@@ -129,16 +140,32 @@ def compressed(weight, scheme, format, dtype=torch.float32):
         high = torch.tensor(parts)
         low = -high
     else:
-        shape = {"tensor": (1, -1), "channel": (weight.shape[0], 1, -1),
-                 "group": (weight.shape[0], -1, args.group_size or 1)}[args.strategy]
+        of_groups = (weight.shape[0], -1, args.group_size or 1)
+        shape = {"tensor": (1, -1), "channel": (weight.shape[0], 1, -1), "group": of_groups,
+                 "tensor_group": of_groups}[args.strategy]
         low, high = weight.reshape(shape).amin(-1), weight.reshape(shape).amax(-1)
-    scale, zero = calculate_qparams(low, high, args)
+    whole = {"weight_global_scale": generate_gparam(low.min(), high.max())} if args.strategy == "tensor_group" else {}
+    scale, zero = calculate_qparams(low, high, args, global_scale=whole.get("weight_global_scale"))
     scale = scale.to(dtype)
-    state = {"weight": weight.to(dtype), "weight_scale": scale, "weight_zero_point": zero}
-    compressor = {"pack-quantized": PackedQuantizationCompressor}.get(format, NaiveQuantizationCompressor)
+    state = {"weight": weight.to(dtype), "weight_scale": scale, "weight_zero_point": zero, **whole}
+    compressor = COMPRESSORS.get(format, NaiveQuantizationCompressor)
     stored = compressor.compress(state, scheme)
-    as_floats = {k: v.float() if k == "weight_scale" else v for k, v in stored.items()}
+    as_floats = {k: v.float() if k == "weight_scale" and v.dtype != torch.uint8 else v for k, v in stored.items()}
     return stored, compressor.decompress(as_floats, scheme)["weight"].float()
+
+
+def modelopt_nvfp4(weight):
+    """As ModelOpt's export names the parts."""
+    packed, scales, whole = NVFP4QTensor.quantize(weight, 16)
+    expected = packed.dequantize(dtype=torch.float32, scale=scales, double_scale=whole, block_sizes={-1: 16})
+    return {"weight": packed._quantized_data, "weight_scale": scales, "weight_scale_2": whole.reshape(()),
+            "input_scale": torch.tensor(0.01)}, expected.float()
+
+
+def modelopt_fp8(weight, rows=None):
+    stored, expected = fp8(weight, (1, COLUMNS) if rows else tuple(weight.shape), "weight_scale")
+    scales = stored["weight_scale"].flatten() if rows else stored["weight_scale"].reshape(())
+    return {**stored, "weight_scale": scales, "input_scale": torch.tensor(0.01)}, expected
 
 
 def nibbles(weight, kind="nf4", nested=False):
@@ -188,6 +215,15 @@ def compressed_config(scheme, format):
                                           "input_activations": None}}}
 
 
+def modelopt_config(algorithm, weights):
+    """As ModelOpt 0.47 writes it into config.json."""
+    weights = {"dynamic": False, "type": "float", **weights}
+    return {"quant_method": "modelopt", "quant_algo": algorithm, "ignore": ["lm_head", "*router*"],
+            "kv_cache_scheme": {"dynamic": False, "num_bits": 8, "type": "float"},
+            "producer": {"name": "modelopt", "version": "0.47.0"},
+            "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights, "input_activations": dict(weights)}}}
+
+
 def nf4_config(kind="nf4", nested=False):
     return {"quant_method": "bitsandbytes", "load_in_4bit": True, "load_in_8bit": False, "bnb_4bit_quant_type": kind,
             "bnb_4bit_use_double_quant": nested, "bnb_4bit_quant_storage": "uint8", "bnb_4bit_compute_dtype": "bfloat16",
@@ -217,7 +253,10 @@ def layer_cases():
             ("compressed_fp8", scheme_of("channel", bits=8, kind="float"), "float-quantized"),
             ("compressed_fp8_tensor", scheme_of("tensor", bits=8, kind="float"), "float-quantized"),
             ("compressed_fp8_block", scheme_of("block", bits=8, kind="float", block_structure=[16, 64]),
-             "float-quantized")]:
+             "float-quantized"),
+            ("compressed_nvfp4", preset_name_to_scheme("NVFP4", ["Linear"]), "nvfp4-pack-quantized"),
+            ("compressed_mxfp4", preset_name_to_scheme("MXFP4A16", ["Linear"]), "mxfp4-pack-quantized"),
+            ("compressed_mxfp8", preset_name_to_scheme("MXFP8", ["Linear"]), "mxfp8-quantized")]:
         cases[name] = (compressed_config(scheme, format),
                        lambda w, scheme=scheme, format=format: compressed(w, scheme, format))
     block = {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": [16, 64]}
@@ -229,6 +268,10 @@ def layer_cases():
                                   lambda w: fp8_inverse(w, (8, 32)))
     cases["fp8_rows"] = ({"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0, "modules_to_not_convert": []},
                          lambda w: fp8(w, (1, COLUMNS), "weight_scale"))
+    cases["modelopt_nvfp4"] = modelopt_config("NVFP4", {"num_bits": 4, "group_size": 16}), modelopt_nvfp4
+    cases["modelopt_fp8"] = modelopt_config("FP8", {"num_bits": 8}), modelopt_fp8
+    cases["modelopt_fp8_rows"] = (modelopt_config("FP8_PER_CHANNEL_PER_TOKEN", {"num_bits": 8, "strategy": "channel"}),
+                                  lambda w: modelopt_fp8(w, rows=True))
     cases["nf4"] = nf4_config(), nibbles
     cases["nf4_odd"] = nf4_config(), nibbles
     cases["nf4_nested"] = nf4_config(nested=True), lambda w: nibbles(w, nested=True)
@@ -259,7 +302,7 @@ def make_layers(names):
 
 def model_cases():
     cases = layer_cases()
-    return {name: cases[name] for name in ("gptq", "compressed_int8", "nf4_nested")}
+    return {name: cases[name] for name in ("gptq", "compressed_int8", "compressed_mxfp4", "compressed_nvfp4", "nf4_nested")}
 
 
 def make_model(name, config, quantise):
@@ -286,11 +329,11 @@ def make_model(name, config, quantise):
         write_json(out / "model" / "config.json", {**raw, "quantization_config": copy.deepcopy(config)})
         save_file(stored, out / "model" / "model.safetensors", metadata={"format": "pt"})
         base = make_models.load_model(floats)
-        runs, expected, _ = make_models.make_runs(base, spec["name"], None, False, 0)
+        runs, expected, _ = make_models.make_runs(base, spec, None, False, 0)
         [adapter] = spec["adapters"]
         make_models.store_adapter(floats, spec["name"], adapter, out / "adapters" / "all_r4")
         model = peft.PeftModel.from_pretrained(make_models.load_model(floats), out / "adapters" / "all_r4").eval()
-        more, more_expected, _ = make_models.make_runs(model, spec["name"], "all_r4", False, len(expected) // 2, base)
+        more, more_expected, _ = make_models.make_runs(model, spec, "all_r4", False, len(expected) // 2, base)
     save_file({**expected, **more_expected}, out / "expected.safetensors")
     write_json(out / "case.json", {
         "format": 1, "name": name, "model": {"dir": "model"},
@@ -313,7 +356,8 @@ def print_errors():
     def of_weight(difference):
         return f"{(difference.square().mean() / weight.square().mean()).sqrt():.2%}"
     for name, (_, kept) in {"FP8, blocks of 128 x 128": fp8(weight, (128, 128), "weight_scale_inv"),
-                            "NF4": nibbles(weight), "GPTQ, act-order": gptq(weight, group=128, act_order=True)}.items():
+                            "NF4": nibbles(weight),
+                            "NVFP4": compressed(weight, preset_name_to_scheme("NVFP4", ["Linear"]), "nvfp4-pack-quantized"), "GPTQ, act-order": gptq(weight, group=128, act_order=True)}.items():
         print(f"{name}: error of the format {of_weight(kept - weight)}, in 8 bits {of_weight(in_8_bits(kept) - weight)}")
 
 
@@ -321,13 +365,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--errors", action="store_true", help="write nothing: print errors of rounding")
     parser.add_argument("layers", nargs="*", help="make only these layers (all of them, and the models, otherwise)")
+    parser.add_argument("--models", nargs="*", default=[], help="and these models")
     args = parser.parse_args()
     torch.set_grad_enabled(False)
     torch.set_num_threads(1)
     if args.errors:
         return print_errors()
     make_layers(args.layers)
-    for name, (config, quantise) in ({} if args.layers else model_cases()).items():
+    chosen = {n: c for n, c in model_cases().items() if not args.layers or n in args.models}
+    for name, (config, quantise) in chosen.items():
         make_model(name, config, quantise)
     for path in OUT.rglob("*.safetensors"):  # safetensors writes 0600
         path.chmod(0o644)
