@@ -109,9 +109,9 @@ TEST_P(PublishedLayer, PiecesAreThoseOfTheWhole) {
 // hold is rounded to 8 bits.
 TEST_P(PublishedLayer, GroupsHoldTheValues) {
   const bool mx4 = GetParam() == "compressed_mxfp4";
-  const bool rounded = (GetParam().find("fp") != std::string::npos && !mx4) || GetParam().find("nf4") != std::string::npos ||
-                       GetParam() == "gptq_act_order" || GetParam() == "gptq_8_asymmetric" ||
-                       GetParam() == "compressed_int8_asymmetric" ||
+  const bool rounded = (GetParam().find("fp") != std::string::npos && !mx4) ||
+                       GetParam().find("nf4") != std::string::npos || GetParam() == "gptq_act_order" ||
+                       GetParam() == "gptq_8_asymmetric" || GetParam() == "compressed_int8_asymmetric" ||
                        GetParam() == "compressed_int4_in_bytes_asymmetric";
   const bool four = GetParam() == "awq" || GetParam() == "gptq" || GetParam() == "gptq_v2" ||
                     GetParam() == "gptq_asymmetric" || GetParam() == "gptq_skips" ||

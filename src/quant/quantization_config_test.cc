@@ -236,8 +236,7 @@ TEST(QuantizationConfig, ModelOptIsServedAsItsAlgorithmSays) {
 }
 
 TEST(QuantizationConfig, RefusesOtherMethodsByName) {
-  for (const char* method :
-       {"aqlm", "hqq", "eetq", "quanto", "bitnet", "nvfp4", "torchao", "vptq", "higgs"}) {
+  for (const char* method : {"aqlm", "hqq", "eetq", "quanto", "bitnet", "nvfp4", "torchao", "vptq", "higgs"}) {
     const std::string error = ErrorOf({{"quant_method", method}, {"bits", 4}});
     EXPECT_THAT(error, HasSubstr("quantization_config.quant_method: found \"" + std::string(method) + "\""));
     EXPECT_THAT(error, HasSubstr("gptq, awq, compressed-tensors"));
