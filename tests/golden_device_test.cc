@@ -2,12 +2,15 @@
 // in one batch.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <utility>
 
 #include <gmock/gmock.h>
 
 #include "adapter/class_numbers.h"
+#include "gpu/kernels/elementwise.h"
 #include "gpu/open_device.h"
+#include "memory/page_geometry.h"
 #include "model/device_adapters_for_test.h"
 #include "model/device_model.h"
 #include "model/step_for_test.h"
@@ -33,11 +36,12 @@ class GoldenDeviceTest : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     golden_ = golden::LoadCase(GetParam());
-    device_ = gpu::OpenDevice("emulated", {.memory = std::int64_t{512} << 20}).value();
+    device_ =
+        gpu::OpenDevice("emulated", {.memory = std::int64_t{512} << 20, .batch_invariant = batch_invariant_}).value();
     stream_ = device_->CreateStream().value();
     auto loaded = DeviceModel::Load(golden_.model_directory, *device_, nullptr, golden_.model->config().added_tokens);
     const ModelConfig& config = golden_.model->config();
-    if (config.other_heads || config.recurrent) {
+    if (config.other_heads) {
       ASSERT_FALSE(loaded.ok());
       ASSERT_THAT(loaded.error().message, testing::HasSubstr(std::string("does not compute models of family ") +
                                                              ModelFamilyName(config.family)));
@@ -46,7 +50,7 @@ class GoldenDeviceTest : public ::testing::TestWithParam<std::string> {
     ASSERT_TRUE(loaded.ok()) << loaded.error().message;
     model_ = std::move(loaded).value();
     const ModelConfig& c = model_->config();
-    layout_ = {c.num_layers, c.num_kv_heads, c.head_dim, /*page_tokens=*/8, DType::kF32};
+    layout_ = KvLayoutOf(c, /*page_tokens=*/8, DType::kF32);
     adapters_ = std::make_unique<DeviceAdaptersForTest>(*device_, *stream_, c);
     std::map<const LoraView*, const DeviceLoraView*> copies = {{nullptr, nullptr}};
     for (const GoldenRun& run : golden_.runs) {
@@ -91,6 +95,7 @@ class GoldenDeviceTest : public ::testing::TestWithParam<std::string> {
 
   std::size_t Vocabulary() const { return static_cast<std::size_t>(model_->config().vocab_size); }
 
+  bool batch_invariant_ = false;
   golden::GoldenCase golden_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<DeviceStream> stream_;
@@ -164,6 +169,104 @@ TEST_P(GoldenDeviceTestOfHeads, MatchesTransformers) {
   }
 }
 
+// Models with recurrent layers, on a device whose products do not depend on the batch.
+class GoldenDeviceTestOfStates : public GoldenDeviceTest {
+ protected:
+  GoldenDeviceTestOfStates() { batch_invariant_ = true; }
+
+  // Computes prompts in steps of all requests, `chunk` tokens of each at most, or whole ones one by one. `after`:
+  // called after each step. Returns the logits of each prompt's last token.
+  template <typename After>
+  std::vector<std::vector<float>> Prompts(std::size_t chunk, bool together, const After& after) {
+    std::vector<std::vector<float>> logits(requests_.size());
+    for (std::size_t first = 0; first < requests_.size(); first += together ? requests_.size() : 1) {
+      const std::size_t end = together ? requests_.size() : first + 1;
+      for (Request& request : requests_) request.position = 0;
+      for (bool more = true; more;) {
+        more = false;
+        StepForTest<DeviceLoraView> step;
+        std::vector<std::size_t> ended;
+        for (std::size_t i = first; i < end; ++i) {
+          Request& request = requests_[i];
+          const auto done = static_cast<std::size_t>(request.position);
+          const std::size_t count = std::min(chunk, request.tokens.size() - done);
+          if (count == 0) continue;
+          const bool ends = done + count == request.tokens.size();
+          step.Add(std::span(request.tokens).subspan(done, count), request.position, request.pages, request.adapter,
+                   ends, static_cast<std::int64_t>(request.run->prompt.size()));
+          request.position += static_cast<std::int64_t>(count);
+          if (ends) ended.push_back(i);
+          more |= !ends;
+        }
+        Compute(step);
+        std::vector<float> of_step;
+        EXPECT_TRUE(model_->CopyLogits(*stream_, of_step).ok());
+        for (std::size_t i = 0; i < ended.size(); ++i) {
+          const auto from = of_step.begin() + static_cast<std::ptrdiff_t>(i * Vocabulary());
+          logits[ended[i]].assign(from, from + static_cast<std::ptrdiff_t>(Vocabulary()));
+        }
+        after();
+      }
+    }
+    return logits;
+  }
+
+  // Copies the states of all requests to the pages of another place, where they go on: as from a snapshot.
+  void MoveStates(std::uint32_t by) {
+    std::vector<std::uint32_t> pairs;
+    for (Request& request : requests_) {
+      for (std::int64_t page = 0; page < layout_.state_pages; ++page) {
+        std::uint32_t& index = request.pages[static_cast<std::size_t>(page)];
+        pairs.insert(pairs.end(), {index, (index + by) % (2 * by)});
+        index = pairs.back();
+      }
+    }
+    const auto bytes = static_cast<std::int64_t>(pairs.size() * sizeof(pairs[0]));
+    const auto pinned = device_->AllocatePinned("pairs", bytes).value(), to = device_->Allocate("pairs", bytes).value();
+    std::memcpy(pinned->base(), pairs.data(), static_cast<std::size_t>(bytes));
+    stream_->CopyToDevice(to->base(), pinned->base(), static_cast<std::size_t>(bytes));
+    gpu::CopyPages(*stream_, static_cast<std::int64_t>(pairs.size() / 2),
+                   {.base = arena_->base(),
+                    .page_stride = static_cast<std::int64_t>(layout_.PageBytes()),
+                    .page_bytes = static_cast<std::int64_t>(layout_.PageBytes()),
+                    .pairs = reinterpret_cast<const std::uint32_t*>(to->base())});
+    ASSERT_TRUE(stream_->Synchronize().ok());
+  }
+};
+
+TEST_P(GoldenDeviceTestOfStates, NeitherCutsNorTheBatchNorSnapshotsChangeABit) {
+  ASSERT_GT(layout_.state_pages, 0);
+  const std::uint32_t pages = pages_;
+  ASSERT_TRUE(stream_->Synchronize().ok());  // the pages of the other tests are filled
+  arena_ = device_->Allocate("pages", static_cast<std::int64_t>(layout_.PageBytes()) * 2 * pages).value();
+  stream_->Fill(arena_->base(), 0xff, static_cast<std::size_t>(arena_->size()));
+  std::int64_t tokens = 0, longest = 0;
+  for (const Request& request : requests_) {
+    tokens += static_cast<std::int64_t>(request.tokens.size());
+    longest = std::max(longest, static_cast<std::int64_t>(request.pages.size()) * layout_.page_tokens);
+  }
+  const auto count = static_cast<std::int64_t>(requests_.size());
+  ASSERT_TRUE(model_
+                  ->Reserve({.max_tokens = tokens,
+                             .max_sequences = count,
+                             .max_logit_rows = count,
+                             .max_positions = longest,
+                             .max_rank = 16,
+                             .page_tokens = layout_.page_tokens,
+                             .state_pages = layout_.state_pages})
+                  .ok());
+  const std::int64_t free = device_->FreeMemory();
+  const auto alone = Prompts(1000, /*together=*/false, [] {});
+  for (const std::vector<float>& logits : alone) ASSERT_EQ(logits.size(), Vocabulary());
+  EXPECT_EQ(Prompts(1000, true, [] {}), alone);
+  EXPECT_EQ(Prompts(3, true, [] {}), alone);
+  EXPECT_EQ(Prompts(7, true, [&] { MoveStates(pages); }), alone);
+  EXPECT_EQ(device_->FreeMemory(), free);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, GoldenDeviceTestOfStates,
+                         ::testing::Values("qwen3_5", "granite_hybrid", "granite_hybrid_moe"),
+                         [](const auto& info) { return info.param; });
 INSTANTIATE_TEST_SUITE_P(Models, GoldenDeviceTest, ::testing::ValuesIn(golden::CaseNames()),
                          [](const auto& info) { return info.param; });
 INSTANTIATE_TEST_SUITE_P(Models, GoldenDeviceTestOfHeads, ::testing::ValuesIn(golden::NamesOfCasesWithHeads()),

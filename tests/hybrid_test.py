@@ -22,6 +22,7 @@ class Hybrid:
     # The adapters were made for another model of the same shape.
     model, of_adapters, adapters = "", "", {}
     little_memory = ""  # for few requests
+    tokens = 90  # of an answer
 
     def setUp(self):
         self.top = pathlib.Path(tempfile.mkdtemp(prefix="loramux-hybrid-test-"))
@@ -39,7 +40,8 @@ class Hybrid:
     def ask(self, server, name, prompt):
         """The text and its log-probabilities, and the tokens of the prompt that were cached."""
         status, body = server.json("POST", "/v1/completions", {
-            "model": name, "prompt": prompt, "max_tokens": 90, "temperature": 0, "ignore_eos": True, "logprobs": 1})
+            "model": name, "prompt": prompt, "max_tokens": self.tokens, "temperature": 0, "ignore_eos": True,
+            "logprobs": 1})
         self.assertEqual(status, 200, body)
         cached = body["usage"].get("prompt_tokens_details", {}).get("cached_tokens", 0)
         choice = body["choices"][0]
@@ -65,6 +67,28 @@ class Hybrid:
         self.assertGreater(server.metric("vllm:prefix_cache_hits_total"), 0)
         self.assertGreater(server.metric("loramux:state_snapshots_total"), 0)
         server.stop()
+        self.replay()
+
+    def test_the_emulated_device_answers_together_as_alone(self):
+        self.tokens = 8
+        flags = ["--device", "emulated", "--max-num-batched-tokens", "24"]
+        server = Server.run(self.command(*flags, "--device-memory", "4MiB", "--state-snapshot-tokens", "0"))
+        alone = [self.answer(server, *asked) for asked in ASKED]
+        self.assertEqual(len({logprobs[0] for _, logprobs in alone}), len(ASKED))
+        self.assertRegex(server.stop(), "computing on emulated: ")
+        server = Server.run(self.command(*flags, "--device-memory", self.little_memory, "--host-memory", "1MiB",
+                                         "--state-snapshot-tokens", "16", "--record", str(self.top / "recording")))
+        with concurrent.futures.ThreadPoolExecutor(len(ASKED)) as pool:
+            together = list(pool.map(lambda asked: self.answer(server, *asked), ASKED * 2))
+        self.assertEqual(together, alone * 2)
+        self.assertEqual([self.answer(server, *asked) for asked in ASKED * 2], alone * 2)
+        self.assertGreater(server.metric("vllm:prefix_cache_hits_total"), 0)
+        self.assertGreater(server.metric("loramux:state_snapshots_total"), 0)
+        server.stop()
+        self.replay()
+
+    def replay(self):
+        """The recording gives the same plans again."""
         replayed = subprocess.run([serving.LORAMUX, "simulate", "--replay", str(self.top / "recording"), "--check-every",
                                    "50"], capture_output=True, text=True, timeout=PATIENCE)
         self.assertEqual(replayed.returncode, 0, replayed.stdout + replayed.stderr)

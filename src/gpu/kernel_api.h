@@ -53,9 +53,9 @@
 //   Pair Unpack<T>(std::uint32_t)   std::uint32_t Pack<T>(float low, float high)
 //   float AsFloat(std::uint32_t)  std::uint32_t AsBits(float)
 //   float AddRounded(a, b)  MulRounded(a, b)  DivRounded(a, b)   rounded by themselves, never fused, as the processor
-//   float Exp(float)  float Exp2(float) (one instruction)  float ReciprocalSqrt(float)  float Erf(float)
-//   float Fma(a, b, c)  float Max(a, b)  float Min(a, b)
-//   StoreAs(DType, void* base, std::int64_t index, float)             one element of a type known at run time
+//   float Exp(float)  float Exp2(float) (one instruction)  float Log1p(float)  float ReciprocalSqrt(float)  float
+//   Erf(float) float Fma(a, b, c)  float Max(a, b)  float Min(a, b) StoreAs(DType, void* base, std::int64_t index,
+//   float)             one element of a type known at run time
 // LORAMUX_UNROLL before a loop unrolls it.
 //   T NoEarlier(T)          the value (of 4 or 8 bytes), computed no earlier than here: the compiler else prepares
 //                           addresses for all of a loop in advance, and runs out of registers

@@ -21,6 +21,11 @@ enum class Kernel : std::uint8_t {
   kExcludeTokens,
   kOwnProducts,
   kReadAll,     // kernels/read_all.h
+  kCausalConv,  // kernels/states.h
+  kDeltaRule,
+  kSelectiveScan,
+  kGatedNorm,
+  kMulSigmoid,
   kQkvPost,     // kernels/qkv_post.h
   kLoraShrink,  // kernels/lora.h
   kLoraExpand,

@@ -5,62 +5,13 @@
 #include <vector>
 
 #include "kernels/kernel_test_support.h"
+#include "kernels/state_steps_for_test.h"
 
 namespace loramux::states_test {
 namespace {
 
 class StatesTest : public KernelTest {};
 LORAMUX_INSTANTIATE_KERNEL_TEST(StatesTest);
-
-// Pages of states, none of which is where the one before it is. They are full of NaN.
-class Pages {
- public:
-  static constexpr std::int64_t kFloats = 48;  // floats of a page; states end within one
-
-  Pages(std::int64_t first, std::int64_t floats, std::int64_t sequences)
-      : first_(first),
-        pages_((first + floats + kFloats - 1) / kFloats),
-        memory_(static_cast<std::size_t>(pages_ * sequences * kFloats), std::numeric_limits<float>::quiet_NaN()) {
-    for (std::int64_t s = 0; s < sequences; ++s) {
-      std::vector<std::uint32_t>& table = tables_.emplace_back();
-      for (std::int64_t p = 0; p < pages_; ++p)
-        table.push_back(static_cast<std::uint32_t>((pages_ - p) * sequences - 1 - s));
-    }
-  }
-  StatePlace place() {
-    return {{reinterpret_cast<std::byte*>(memory_.data()), kFloats * sizeof(float)}, kFloats, first_};
-  }
-  const std::uint32_t* table(std::size_t sequence) const { return tables_[sequence].data(); }
-
- private:
-  std::int64_t first_, pages_;
-  std::vector<float> memory_;
-  std::vector<std::vector<std::uint32_t>> tables_;
-};
-
-constexpr std::int64_t kSequences = 3;
-constexpr std::int64_t kTokens[kSequences] = {1, 9, 23};
-constexpr std::int64_t kAllTokens = 33;
-
-// Calls step(sequences) until all rows are computed: each sequence's next ones, `chunk` at most. Rows of a sequence are
-// adjacent, as in one step of all.
-template <typename Step>
-void InSteps(const Pages& pages, std::int64_t chunk, const Step& step) {
-  std::int64_t done[kSequences] = {};
-  for (bool more = true; more;) {
-    more = false;
-    std::vector<StateSequence> sequences;
-    std::int64_t first = 0;
-    for (std::size_t s = 0; s < kSequences; first += kTokens[s++]) {
-      const std::int64_t rows = std::min(chunk, kTokens[s] - done[s]);
-      if (rows == 0) continue;
-      sequences.push_back({first + done[s], rows, done[s] == 0, pages.table(s)});
-      done[s] += rows;
-      more |= done[s] < kTokens[s];
-    }
-    if (!sequences.empty()) step(sequences);
-  }
-}
 
 void ExpectClose(const std::vector<float>& actual, const std::vector<float>& expected, float tolerance) {
   ASSERT_EQ(actual.size(), expected.size());
@@ -73,19 +24,19 @@ template <typename Op>
 void CheckSteps(const KernelContext& context, const KernelContext& reference, std::int64_t state_floats,
                 std::int64_t width, const Op& op) {
   constexpr std::int64_t kFirst = 17;
-  const std::vector<float> none(static_cast<std::size_t>(kAllTokens * width));
+  const std::vector<float> none(static_cast<std::size_t>(kAllStateTestTokens * width));
   std::vector<float> expected = none, whole;
-  Pages of_reference(kFirst, state_floats, kSequences);
-  InSteps(of_reference, kAllTokens,
-          [&](const auto& sequences) { op(reference, of_reference.place(), sequences, expected.data()); });
-  for (const std::int64_t chunk : {kAllTokens, std::int64_t{1}, std::int64_t{2}, std::int64_t{5}}) {
+  StatePagesForTest of_reference(kFirst, state_floats, kStateTestSequences);
+  InStepsForTest(of_reference, kAllStateTestTokens,
+                 [&](const auto& sequences) { op(reference, of_reference.place(), sequences, expected.data()); });
+  for (const std::int64_t chunk : {kAllStateTestTokens, std::int64_t{1}, std::int64_t{2}, std::int64_t{5}}) {
     SCOPED_TRACE(chunk);
-    Pages pages(kFirst, state_floats, kSequences);
+    StatePagesForTest pages(kFirst, state_floats, kStateTestSequences);
     std::vector<float> actual = none;
-    InSteps(pages, chunk, [&](const auto& sequences) { op(context, pages.place(), sequences, actual.data()); });
+    InStepsForTest(pages, chunk, [&](const auto& sequences) { op(context, pages.place(), sequences, actual.data()); });
     ASSERT_NO_FATAL_FAILURE(ExpectClose(actual, expected, 2e-6f));
     if (whole.empty()) whole = actual;
-    ASSERT_TRUE(BitwiseEqual(actual.data(), whole.data(), kAllTokens * width));
+    ASSERT_TRUE(BitwiseEqual(actual.data(), whole.data(), kAllStateTestTokens * width));
   }
 }
 
@@ -93,7 +44,7 @@ TEST_P(StatesTest, CausalConvHasTheSameBitsInWhateverSteps) {
   Prng prng(1);
   for (const std::int64_t channels : {1, 20, 300}) {
     for (const std::int64_t width : {2, 4}) {
-      const auto x = RandomFloats(kAllTokens * channels, prng), weights = RandomFloats(width * channels, prng);
+      const auto x = RandomFloats(kAllStateTestTokens * channels, prng), weights = RandomFloats(width * channels, prng);
       const auto bias = RandomFloats(channels, prng);
       for (const float* const added : {static_cast<const float*>(nullptr), bias.data()}) {
         CheckSteps(
@@ -108,7 +59,7 @@ TEST_P(StatesTest, CausalConvHasTheSameBitsInWhateverSteps) {
 }
 
 TEST_P(StatesTest, CausalConvSeesTheRowsBefore) {
-  Pages pages(0, 6, 1);
+  StatePagesForTest pages(0, 6, 1);
   const std::vector<float> x = {1, 10, 2, 20, 3, 30, 4, 40};           // two channels
   const std::vector<float> weights = {1, 0, 0, 0, 0, 0.5f, 0.25f, 0};  // three rows before, one before, itself
   std::vector<float> y(8);
@@ -140,8 +91,8 @@ TEST_P(StatesTest, DeltaRuleHasTheSameBitsInWhateverSteps) {
   for (const DeltaShape& shape :
        {DeltaShape{1, 1, 8, 4}, DeltaShape{2, 4, 8, 12}, DeltaShape{1, 3, 33, 70}, DeltaShape{2, 2, 64, 128}}) {
     const std::int64_t channels = shape.Channels(), heads = shape.value_heads, width = shape.Values();
-    const auto x = RandomFloats(kAllTokens * channels, prng), bias = RandomFloats(heads, prng);
-    auto gates = RandomFloats(kAllTokens * 2 * heads, prng), rate = RandomFloats(heads, prng);
+    const auto x = RandomFloats(kAllStateTestTokens * channels, prng), bias = RandomFloats(heads, prng);
+    auto gates = RandomFloats(kAllStateTestTokens * 2 * heads, prng), rate = RandomFloats(heads, prng);
     for (float& value : rate) value = -0.3f - 0.2f * value;
     gates[static_cast<std::size_t>(heads)] = 30;  // beyond which softplus is its argument
     std::vector<float> workspace(static_cast<std::size_t>(3 * DeltaWorkspaceFloats(shape)));
@@ -164,7 +115,7 @@ TEST_P(StatesTest, DeltaRuleHasTheSameBitsInWhateverSteps) {
 // A value comes back by its key, until it has decayed or the key has another one.
 TEST_P(StatesTest, DeltaRuleRemembers) {
   const DeltaShape shape = {1, 1, 2, 1};
-  Pages pages(0, 2, 1);
+  StatePagesForTest pages(0, 2, 1);
   const float rate = -1, bias = 0;
   const float none = -100, always = 100;
   // q, k, v by row; b, a by row. The keys are orthogonal; nothing decays where a is far below 0.
@@ -194,8 +145,8 @@ TEST_P(StatesTest, SelectiveScanHasTheSameBitsInWhateverSteps) {
        {DeltaShape{1, 1, 8, 4}, DeltaShape{2, 4, 7, 12}, DeltaShape{1, 3, 33, 70}, DeltaShape{2, 2, 128, 64}}) {
     const std::int64_t channels = shape.Channels(), heads = shape.value_heads, width = shape.Values();
     const auto bias = RandomFloats(heads, prng), skip = RandomFloats(heads, prng);
-    auto x = RandomFloats(kAllTokens * channels, prng), rate = RandomFloats(heads, prng);
-    auto steps = RandomFloats(kAllTokens * heads, prng);
+    auto x = RandomFloats(kAllStateTestTokens * channels, prng), rate = RandomFloats(heads, prng);
+    auto steps = RandomFloats(kAllStateTestTokens * heads, prng);
     for (float& value : x) value *= 0.6f;
     for (float& value : rate) value = -0.6f - 0.4f * value;
     steps[0] = 30;                                // beyond which softplus is its argument
@@ -223,7 +174,7 @@ TEST_P(StatesTest, SelectiveScanHasTheSameBitsInWhateverSteps) {
 // Two heads of two values in two groups, by hand: each group has a B and a C of its own.
 TEST_P(StatesTest, SelectiveScanByHand) {
   const DeltaShape shape = {2, 2, 1, 2};
-  Pages pages(0, 4, 1);
+  StatePagesForTest pages(0, 4, 1);
   const std::vector<float> rate = {-1, -2}, bias = {0, 1}, skip = {10, 0.5f};
   // By row: x of both heads, B of both groups, C of both groups.
   const std::vector<float> x = {1, 2, 3, 4, 5, 7, 0.5f, 2, 6, 8, 1, 1, 2, 3, 4, 0.25f};

@@ -19,7 +19,7 @@ namespace loramux {
 class DeviceAdaptersForTest {
  public:
   DeviceAdaptersForTest(Device& device, DeviceStream& stream, const ModelConfig& config)
-      : device_(device), stream_(stream), config_(config), tables_(device, config.num_layers) {}
+      : device_(device), stream_(stream), config_(config), tables_(device, config) {}
 
   // Copies the rows and makes the table. All modules and own rows must have the same type.
   const DeviceLoraView* Copy(const LoraView& view) {
@@ -85,6 +85,9 @@ class DeviceAdaptersForTest {
     };
     for (std::int64_t layer = 0; layer < config_.num_layers; ++layer) {
       for (int target = 0; target < static_cast<int>(LoraTarget::kLmHead); ++target) {
+        visit(layer, static_cast<LoraTarget>(target));
+      }
+      for (int target = static_cast<int>(LoraTarget::kInQkv); target <= static_cast<int>(LoraTarget::kOut); ++target) {
         visit(layer, static_cast<LoraTarget>(target));
       }
       visit(layer, LoraTarget::kRouter);

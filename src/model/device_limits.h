@@ -13,6 +13,7 @@ struct DeviceModelLimits {
   std::int64_t max_positions = 0;   // positions of a sequence
   std::int64_t max_rank = 0;        // rank of an adapter; 0: no adapters
   std::int64_t page_tokens = 16;    // KvLayout::page_tokens
+  std::int64_t state_pages = 0;     // KvLayout::state_pages
   int threads = 1;                  // threads of the host, for the rows that the processor samples
 };
 

@@ -25,10 +25,6 @@ std::int64_t ExpertsOf(std::span<const DeviceLoraRows> modules) {
   return experts;
 }
 
-std::size_t ModuleCount(std::int64_t num_layers) {
-  return DeviceLoraView::Index(0, LoraTarget::kProjectOut, num_layers) + 1;
-}
-
 void Fill(const DeviceLoraRows& from, gpu::LoraModule& to) {
   CHECK(to.rank == 0 && to.gains == nullptr);
   to.rank = static_cast<std::int32_t>(from.a_rows.size());
@@ -38,7 +34,7 @@ void Fill(const DeviceLoraRows& from, gpu::LoraModule& to) {
   to.factors = reinterpret_cast<const float*>(from.factors);
 }
 
-std::size_t TableBytes(std::int64_t num_layers, std::span<const DeviceLoraRows> modules,
+std::size_t TableBytes(std::int64_t num_layers, std::size_t count, std::span<const DeviceLoraRows> modules,
                        std::span<const DeviceOwnRows> own) {
   std::size_t rows = 0;
   for (const DeviceOwnRows& part : own) rows += 2 * part.rows.size() + 2;  // tokens are smaller
@@ -47,7 +43,7 @@ std::size_t TableBytes(std::int64_t num_layers, std::span<const DeviceLoraRows> 
     rows += LoraView::NormIndex(0, OwnKind::kFinalNorm, num_layers) + 1;
   }
   for (const DeviceLoraRows& module : modules) rows += module.a_rows.size() + module.b_rows.size();
-  std::size_t bytes = ModuleCount(num_layers) * sizeof(gpu::LoraModule) + rows * sizeof(void*);
+  std::size_t bytes = count * sizeof(gpu::LoraModule) + rows * sizeof(void*);
   if (const std::int64_t experts = ExpertsOf(modules); experts > 0) {
     bytes += static_cast<std::size_t>(experts * num_layers * kExpertTargets) * sizeof(gpu::LoraModule);
     bytes += sizeof(gpu::ExpertLoraOnDevice);
@@ -57,8 +53,10 @@ std::size_t TableBytes(std::int64_t num_layers, std::span<const DeviceLoraRows> 
 
 }  // namespace
 
-DeviceLoraTables::DeviceLoraTables(Device& device, std::int64_t num_layers)
-    : device_(device), num_layers_(num_layers) {}
+DeviceLoraTables::DeviceLoraTables(Device& device, const ModelConfig& config)
+    : device_(device),
+      num_layers_(config.num_layers),
+      modules_(DeviceLoraView::Count(config.num_layers, config.recurrent.has_value())) {}
 
 Status DeviceLoraTables::Place(DeviceStream& stream, std::size_t slot, DType dtype,
                                std::span<const DeviceLoraRows> modules, std::span<const DeviceOwnRows> own) {
@@ -66,7 +64,7 @@ Status DeviceLoraTables::Place(DeviceStream& stream, std::size_t slot, DType dty
   if (slot >= slots_.size()) slots_.resize(slot + 1);
   if (slots_[slot] == nullptr) slots_[slot] = std::make_unique<Slot>();
   Slot& place = *slots_[slot];
-  const std::size_t bytes = TableBytes(num_layers_, modules, own);
+  const std::size_t bytes = TableBytes(num_layers_, modules_, modules, own);
   if (place.block.bytes < bytes) {
     if (place.block.bytes > 0) free_[place.block.bytes].push_back(std::exchange(place.block, {}));
     place.view.modules = nullptr;
@@ -82,7 +80,7 @@ Status DeviceLoraTables::Place(DeviceStream& stream, std::size_t slot, DType dty
 // Writes the image: the modules, then the addresses of their rows.
 std::size_t DeviceLoraTables::Write(std::span<const DeviceLoraRows> modules, DType dtype, Slot& slot,
                                     gpu::EmbeddingLoraOnDevice& embedding) const {
-  const std::size_t count = ModuleCount(num_layers_);
+  const std::size_t count = modules_;
   auto* const table = reinterpret_cast<gpu::LoraModule*>(slot.block.image);
   std::fill_n(table, count, gpu::LoraModule{});
   slot.view = {.modules = reinterpret_cast<const gpu::LoraModule*>(slot.block.device), .dtype = dtype};
@@ -91,7 +89,11 @@ std::size_t DeviceLoraTables::Write(std::span<const DeviceLoraRows> modules, DTy
   gpu::LoraModule* const of_experts = PlaceExperts(modules, dtype, at, slot);
   const auto place_of = [&](const DeviceLoraRows& module) -> gpu::LoraModule& {
     if (IsEmbedding(module)) return embedding.module;
-    if (module.expert < 0) return table[DeviceLoraView::Index(module.layer, module.target, num_layers_)];
+    if (module.expert < 0) {
+      const std::size_t index = DeviceLoraView::Index(module.layer, module.target, num_layers_);
+      CHECK_LT(index, count);
+      return table[index];
+    }
     const std::int64_t target = static_cast<int>(module.target) - static_cast<int>(LoraTarget::kGate);
     CHECK(target >= 0 && target < kExpertTargets);
     return of_experts[(module.expert * num_layers_ + module.layer) * kExpertTargets + target];

@@ -14,6 +14,7 @@
 #include "base/result.h"
 #include "formats/adapter_config.h"
 #include "formats/dtype.h"
+#include "formats/model_config.h"
 #include "gpu/device.h"
 #include "gpu/kernels/experts.h"
 #include "gpu/kernels/lora.h"
@@ -58,14 +59,24 @@ struct DeviceLoraView {
   bool Changes(std::int64_t layer, LoraTarget target) const { return ChangesTarget(targets, layer, target); }
   std::int32_t MostRank() const { return std::max(max_rank, expert_rank); }
   // The index of a layer's target: that in LoraView::modules, behind these that in LoraView::routers, then project_in
-  // and project_out. REQUIRES: not the embedding's, and none that devices refuse.
+  // and project_out, then those of recurrent layers. REQUIRES: not the embedding's, and none that devices refuse.
   static std::size_t Index(std::int64_t layer, LoraTarget target, std::int64_t num_layers) {
     const std::size_t routers = LoraView::Index(0, LoraTarget::kLmHead, num_layers) + 1;
     if (IsOfRouting(target)) return routers + LoraView::RouterIndex(layer, target);
     if (!LoraView::IsRare(target)) return LoraView::Index(layer, target, num_layers);
+    const std::size_t projections = routers + LoraView::RouterIndex(num_layers, LoraTarget::kRouter);
+    if (IsOfStates(target)) {
+      const std::int64_t place = static_cast<int>(target) - static_cast<int>(LoraTarget::kInQkv);
+      return projections + 2 + static_cast<std::size_t>(kStateTargets * layer + place);
+    }
     CHECK(target == LoraTarget::kProjectIn || target == LoraTarget::kProjectOut);
-    return routers + LoraView::RouterIndex(num_layers, LoraTarget::kRouter) +
-           (target == LoraTarget::kProjectOut ? 1 : 0);
+    return projections + (target == LoraTarget::kProjectOut ? 1 : 0);
+  }
+  static constexpr int kStateTargets = static_cast<int>(LoraTarget::kOut) - static_cast<int>(LoraTarget::kInQkv) + 1;
+  // The number of these indices; `of_states`: of a model with recurrent layers.
+  static std::size_t Count(std::int64_t num_layers, bool of_states) {
+    return of_states ? Index(num_layers, LoraTarget::kInQkv, num_layers)
+                     : Index(0, LoraTarget::kProjectOut, num_layers) + 1;
   }
 };
 
@@ -93,8 +104,8 @@ struct DeviceOwnRows {
 // slot gets another adapter. Not thread-safe: the thread of the executor calls it.
 class DeviceLoraTables {
  public:
-  // Takes no memory yet.
-  DeviceLoraTables(Device& device, std::int64_t num_layers);
+  // For adapters of the model. Takes no memory yet.
+  DeviceLoraTables(Device& device, const ModelConfig& config);
   DeviceLoraTables(const DeviceLoraTables&) = delete;
   DeviceLoraTables& operator=(const DeviceLoraTables&) = delete;
 
@@ -135,6 +146,7 @@ class DeviceLoraTables {
 
   Device& device_;
   std::int64_t num_layers_;
+  std::size_t modules_;  // entries of a table
   std::int64_t bytes_ = 0;
   std::vector<std::unique_ptr<Arena>> arenas_;      // in pairs: device, pinned
   Block rest_;                                      // what is left of the last pair

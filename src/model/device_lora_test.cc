@@ -39,7 +39,7 @@ class DeviceLoraTest : public ::testing::Test {
 
   std::unique_ptr<Device> device_ = gpu::OpenDevice("emulated", {.memory = std::int64_t{16} << 20}).value();
   std::unique_ptr<DeviceStream> stream_ = device_->CreateStream().value();
-  DeviceLoraTables tables_{*device_, /*num_layers=*/3};
+  DeviceLoraTables tables_{*device_, {.num_layers = 3}};
 };
 
 TEST_F(DeviceLoraTest, TheTableSaysWhereRowsLie) {

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "gpu/kernels/attention.h"
 #include "gpu/kernels/experts.h"
+#include "gpu/kernels/states.h"
 #include "model/device_workspace.h"
 #include "model/gpu_ops.h"
 #include "model/step_graphs.h"
@@ -34,6 +35,23 @@ Status CheckExperts(const ExpertsConfig& experts, std::int64_t hidden_size) {
   return Ok{};
 }
 
+Status CheckStates(const RecurrentConfig& states) {
+  const auto refuse = [](const std::string& what, std::int64_t most, std::int64_t found, const char* param) {
+    return Unsupported("a device computes recurrent layers with " + what + " at most " + std::to_string(most) +
+                           ", but the model has " + std::to_string(found) + "; start with --device cpu",
+                       param);
+  };
+  if (states.key_dim > gpu::kMaxKeyDim)
+    return refuse("keys of", gpu::kMaxKeyDim, states.key_dim, states.mamba ? "mamba_d_state" : "linear_key_head_dim");
+  if (states.conv_width > gpu::kMaxConvWidth)
+    return refuse("convolutions over", gpu::kMaxConvWidth, states.conv_width,
+                  states.mamba ? "mamba_d_conv" : "linear_conv_kernel_dim");
+  constexpr std::int64_t kMostBytes = std::int64_t{4} << 30;  // kernels count in 32 bits
+  if (states.StateBytes() > kMostBytes)
+    return refuse("bytes of states of a sequence of", kMostBytes, states.StateBytes(), "layer_types");
+  return Ok{};
+}
+
 // Error: a model that the kernels cannot compute.
 Status CheckSupported(const ModelConfig& config) {
   if (config.experts) RETURN_IF_ERROR(CheckExperts(*config.experts, config.hidden_size));
@@ -42,11 +60,7 @@ Status CheckSupported(const ModelConfig& config) {
                            " yet, whose layers differ in their heads; start with --device cpu",
                        "per_layer_config");
   }
-  if (config.recurrent) {
-    return Unsupported(std::string("a device does not compute models of family ") + ModelFamilyName(config.family) +
-                           ", whose layers of linear attention have no kernels there; start with --device cpu",
-                       "layer_types");
-  }
+  if (config.recurrent) RETURN_IF_ERROR(CheckStates(*config.recurrent));
   if (config.head_dim <= gpu::kMaxHeadDim) return Ok{};
   return Unsupported("a device computes heads of at most " + std::to_string(gpu::kMaxHeadDim) +
                          " elements, but the model has head_dim " + std::to_string(config.head_dim) +
@@ -105,7 +119,7 @@ Status DeviceModel::Reserve(const DeviceModelLimits& limits) { return workspace_
 Status DeviceModel::Forward(const DevicePlace& place, const StepBatch& step,
                             std::span<const DeviceLoraView* const> adapters, StepResult& result) {
   const KvLayout& layout = place.layout;
-  CHECK_EQ(layout.num_layers, config_.num_layers);
+  CHECK_EQ(layout.num_layers, config_.KvLayers());
   CHECK_EQ(layout.num_kv_heads, config_.num_kv_heads);
   CHECK_EQ(layout.head_dim, config_.head_dim);
   StepRows<DeviceLoraView>& batch = workspace_->batch;

@@ -121,6 +121,16 @@ class WeightWriter {
   std::size_t next_ = 0;
 };
 
+// The vectors of a recurrent layer; none of another.
+StateWeightsOf<DeviceVector> WriteVectors(WeightWriter& writer, const StateWeightsOf<std::vector<float>>& from) {
+  return {.conv = writer.Vector(from.conv),
+          .rate = writer.Vector(from.rate),
+          .dt_bias = writer.Vector(from.dt_bias),
+          .norm = writer.Vector(from.norm),
+          .conv_bias = writer.Vector(from.conv_bias),
+          .skip = writer.Vector(from.skip)};
+}
+
 // The experts' parts of a matrix, or of a vector, of all of them.
 std::vector<DeviceMatrix> SplitMatrix(const DeviceMatrix& all, std::size_t experts) {
   std::vector<DeviceMatrix> split;
@@ -202,10 +212,14 @@ class TensorSource {
       return linear.weight == nullptr || CommonDType({linear}) == dtype;
     };
     const auto block_has = [&](const BlockTensors& t) { return has(t.gate) && has(t.up) && has(t.down); };
+    // What decides is small, and may be stored wider.
+    const auto fits = [&](const LinearTensors& linear) { return has(linear) || Holds(dtype, *linear.weight); };
+    const auto states_have = [&](const LayerTensors& t) {
+      return has(t.in_qkv) && has(t.in_z) && has(t.in_all) && fits(t.in_b) && fits(t.in_a);
+    };
     const bool same = std::ranges::all_of(tensors.layers, [&](const LayerTensors& t) {
-      return has(t.q) && has(t.k) && has(t.v) && has(t.o) && block_has(t) &&
-             std::ranges::all_of(t.experts, block_has) && (has(t.router) || Holds(dtype, *t.router.weight)) &&
-             (has(t.shared_gate) || Holds(dtype, *t.shared_gate.weight));
+      return has(t.q) && has(t.k) && has(t.v) && has(t.o) && states_have(t) && block_has(t) &&
+             std::ranges::all_of(t.experts, block_has) && fits(t.router) && fits(t.shared_gate);
     });
     return same ? dtype : DType::kF32;
   }
@@ -226,7 +240,11 @@ class TensorSource {
 
   DeviceWeights::Layer WriteLayer(WeightWriter& writer, const LayerTensors& t) {
     DeviceWeights::Layer w;
-    w.qkv = Matrix(writer, {t.q, t.k, t.v}, dtype_);
+    if (t.rate.empty()) {
+      w.qkv = Matrix(writer, {t.q, t.k, t.v}, dtype_);
+    } else {
+      WriteStates(writer, t, w);
+    }
     w.o = Matrix(writer, {t.o}, dtype_);
     if (t.down.weight != nullptr) {
       w.gate_up = WithGateUp(t, [&](auto linears) { return Matrix(writer, linears, dtype_); });
@@ -236,7 +254,7 @@ class TensorSource {
     }
     if (!t.experts.empty()) WriteExperts(writer, t, w);
     w.sinks = writer.Vector(t.sinks);
-    w.qkv_bias = writer.Vector(StackedBias({t.q, t.k, t.v}));
+    w.qkv_bias = writer.Vector(StackedBias({t.in_all, t.q, t.k, t.v}));
     w.o_bias = writer.Vector(StackedBias({t.o}));
     w.input_norm = WriteNorm(writer, t.input_norm);
     w.attention_output_norm = WriteNorm(writer, t.attention_output_norm);
@@ -245,6 +263,17 @@ class TensorSource {
     w.q_norm = WriteNorm(writer, t.q_norm);
     w.k_norm = WriteNorm(writer, t.k_norm);
     return w;
+  }
+
+  // What a recurrent layer has in place of queries, keys and values.
+  void WriteStates(WeightWriter& writer, const LayerTensors& t, DeviceWeights::Layer& w) {
+    if (t.in_all.weight != nullptr) {
+      w.qkv = Matrix(writer, {t.in_all}, dtype_);
+    } else {
+      w.qkv = Matrix(writer, {t.in_qkv, t.in_z}, dtype_);
+      w.state_gates = Matrix(writer, {t.in_b, t.in_a}, dtype_);
+    }
+    w.states = WriteVectors(writer, {t.conv, t.rate, t.dt_bias, t.state_norm, t.conv_bias, t.skip});
   }
 
   void WriteExperts(WeightWriter& writer, const LayerTensors& t, DeviceWeights::Layer& w) {
@@ -385,8 +414,9 @@ class PackedSource {
     if (projects && (weights.project_in.dtype() != dtype || weights.project_out.dtype() != dtype)) return DType::kF32;
     const bool same = std::ranges::all_of(weights.layers, [&](const LayerWeights& w) {
       const auto has = [&](const PackedMatrix& matrix) { return matrix.n() == 0 || matrix.dtype() == dtype; };
-      return has(w.qkv) && has(w.o) && has(w.gate_up) && has(w.down) && has(w.router) && has(w.shared_gate) &&
-             std::ranges::all_of(w.expert_gate_up, has) && std::ranges::all_of(w.expert_down, has);
+      return has(w.qkv) && has(w.state_gates) && has(w.o) && has(w.gate_up) && has(w.down) && has(w.router) &&
+             has(w.shared_gate) && std::ranges::all_of(w.expert_gate_up, has) &&
+             std::ranges::all_of(w.expert_down, has);
     });
     return same ? dtype : DType::kF32;
   }
@@ -395,6 +425,8 @@ class PackedSource {
     DeviceWeights::Layer w;
     w.qkv = Matrix(writer, from.qkv, dtype_);
     w.o = Matrix(writer, from.o, dtype_);
+    if (from.state_gates.n() > 0) w.state_gates = Matrix(writer, from.state_gates, dtype_);
+    w.states = WriteVectors(writer, from.states);
     if (from.down.n() > 0) {
       w.gate_up = Matrix(writer, from.gate_up, dtype_);
       w.down = Matrix(writer, from.down, dtype_);

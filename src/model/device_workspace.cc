@@ -63,7 +63,7 @@ std::int64_t LoraFloats(const ModelConfig& config, const ActivationSizes& sizes)
   }
   return std::max({of_experts,
                    gpu::LoraPartialFloats(rows, std::max(config.hidden_size, config.EmbeddingSize()), 3, rank),  // qkv
-                   gpu::LoraPartialFloats(rows, config.QDim(), 1, rank),
+                   gpu::LoraPartialFloats(rows, config.MostAttended(), 1, rank),
                    gpu::LoraPartialFloats(rows, config.MostBlockSize(), 1, rank)});
 }
 
@@ -122,8 +122,13 @@ Activations Activations::Place(const ModelConfig& config, DType dtype, const Act
     out.rows.embedded = place.Rows(rows, config.embedding_size, true, true);
     out.rows.last_embedded = place.Rows(sizes.logit_rows, config.embedding_size, true, true);
   }
-  out.rows.qkv = place.Rows(rows, config.QDim() + 2 * config.KvDim(), false, true);
-  out.rows.attended = place.Rows(rows, config.QDim(), true, false);
+  out.rows.qkv = place.Rows(rows, config.MostQkvDim(), false, true);
+  // Wide until it is gated.
+  out.rows.attended = place.Rows(rows, config.MostAttended(), true, config.output_gate || config.recurrent);
+  if (config.recurrent) {
+    out.rows.mixed = place.Rows(rows, config.recurrent->Channels(), false, true);
+    out.rows.state_gates = place.Rows(rows, 2 * config.recurrent->value_heads, false, true);
+  }
   out.rows.gate_up = place.Rows(rows, config.GateUpDim(config.MostBlockSize()), false, true);
   out.rows.activated = place.Rows(rows, config.MostBlockSize(), true, false);
   out.rows.last_hidden = place.Rows(sizes.logit_rows, config.hidden_size, true, true);

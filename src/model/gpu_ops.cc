@@ -78,6 +78,16 @@ gpu::PagesOnDevice PagesAt(const DevicePlace& place) {
           .head_dim = static_cast<std::int32_t>(place.layout.head_dim)};
 }
 
+// Where the keys of a layer begin in a page.
+std::int64_t KeysOf(const KvLayout& layout, const ModelConfig& config, std::int64_t layer) {
+  return static_cast<std::int64_t>(layout.KeyOffset(config.KvIndex(layer), 0));
+}
+
+// From a head of q to the next.
+std::int32_t QueryStride(const ModelConfig& config) {
+  return static_cast<std::int32_t>(config.output_gate ? 2 * config.head_dim : config.head_dim);
+}
+
 }  // namespace
 
 ForwardBuffers<GpuRows> GpuOps::Begin(const StepRows<DeviceLoraView>& /*batch*/) { return b_; }
@@ -192,7 +202,7 @@ void GpuOps::LaunchNorm(Rows x, std::int64_t width, const NormVectors& weights, 
 }
 
 void GpuOps::NormHeads(NormOf norm, Rows x, std::int64_t /*heads*/, const NormVectors& weights) {
-  const bool of_q = x.wide == b_.qkv.wide;
+  const bool of_q = x.wide == QueriesOf(norm.layer);
   (of_q ? q_norm_ : k_norm_) = weights.weight.data;
   (of_q ? own_q_ : own_k_) = OwnOf(config_, norm, step_.own);
 }
@@ -321,13 +331,13 @@ void GpuOps::LaunchLora(std::int64_t layer, Rows x, std::span<const LoraOutput<R
 // Done by StoreKv: q and k are the heads that it finds in qkv.
 void GpuOps::Rope(std::int64_t layer, Rows x, std::int64_t heads) {
   rope_ = config_.RopeOf(layer);
-  CHECK(x.wide == b_.qkv.wide);
+  CHECK(x.wide == QueriesOf(layer));
   CHECK_EQ(heads, config_.num_heads + config_.num_kv_heads);
 }
 
 void GpuOps::StoreKv(std::int64_t layer, Rows k, Rows /*v*/) {
   FlushProduct();
-  CHECK(k.wide == b_.qkv.wide + config_.QDim());
+  CHECK(k.wide == b_.qkv.wide + config_.QProjDim(layer));
   const bool local = rope_ == LayerRope::kLocal;
   const StepOnDevice::Angles angles = rope_ ? step_.angles[local ? 1 : 0] : StepOnDevice::Angles();
   const std::int64_t rotary_dim = config_.RotaryDim(local ? *config_.local_rope : config_.rope);
@@ -343,7 +353,7 @@ void GpuOps::StoreKv(std::int64_t layer, Rows k, Rows /*v*/) {
                                            .sequences = step_.sequences,
                                            .page_tables = step_.page_tables,
                                            .pages = PagesAt(f_),
-                                           .layer_offset = static_cast<std::int64_t>(f_.layout.KeyOffset(layer, 0)),
+                                           .layer_offset = KeysOf(f_.layout, config_, layer),
                                            .rows = step_.rows,
                                            .num_heads = static_cast<std::int32_t>(config_.num_heads),
                                            .own_q = own_q_,
@@ -352,7 +362,8 @@ void GpuOps::StoreKv(std::int64_t layer, Rows k, Rows /*v*/) {
                                            .rotary_dim = static_cast<std::int32_t>(rotary_dim),
                                            .adjacent_pairs = config_.rope.adjacent_pairs,
                                            .query_scale = rope_ ? step_.query_scale : nullptr,
-                                           .centers = config_.qk_norm == QkNorm::kLayerOfHeads};
+                                           .centers = config_.qk_norm == QkNorm::kLayerOfHeads,
+                                           .q_head_stride = config_.output_gate ? QueryStride(config_) : 0};
   if (expand_.slices > 0) {
     gpu::LoraQkvPost(f_.stream, f_.layout.dtype, {arguments, expand_});
     expand_ = {};
@@ -370,26 +381,118 @@ void GpuOps::Attention(std::int64_t layer, std::int64_t window, const Vector& si
   form.scale = static_cast<float>(config_.attention_scale);
   form.sinks = sinks.data;
   form.slopes = slopes.data;
-  gpu::AttentionArguments arguments = {.q = q.wide,
+  CHECK(q.wide == QueriesOf(layer));
+  gpu::AttentionArguments arguments = {.q = b_.qkv.wide,
                                        .q_stride = q.stride,
-                                       .out = out.low,
+                                       .out = config_.output_gate ? static_cast<void*>(out.wide) : out.low,
                                        .out_stride = out.stride,
-                                       .out_dtype = f_.dtype,
+                                       .out_dtype = config_.output_gate ? DType::kF32 : f_.dtype,
                                        .row_position = step_.row_position,
                                        .row_sequence = step_.row_sequence,
                                        .sequences = step_.sequences,
                                        .page_tables = step_.page_tables,
                                        .pages = PagesAt(f_),
-                                       .layer_offset = static_cast<std::int64_t>(f_.layout.KeyOffset(layer, 0)),
+                                       .layer_offset = KeysOf(f_.layout, config_, layer),
                                        .num_heads = static_cast<std::int32_t>(config_.num_heads),
                                        .form = form,
-                                       .partial = w_.activations().attention};
+                                       .partial = w_.activations().attention,
+                                       .q_head_stride = QueryStride(config_)};
   for (const StepAttention& group : step_.attention) {
     arguments.work = group.work;
     if (group.max_rows > 0)
       gpu::AttentionDecode(f_.stream, f_.layout.dtype, group.max_rows, group.max_chunks, arguments);
     if (group.tiles > 0) gpu::AttentionPrefill(f_.stream, f_.layout.dtype, group.tiles, arguments);
   }
+}
+
+// They stay where they are: kernels step over the gates. The expand that goes into StoreKv does not.
+void GpuOps::SplitGates(std::int64_t /*layer*/, Rows x, Rows /*gates*/) {
+  CHECK(x.wide == b_.qkv.wide && config_.qk_norm != QkNorm::kRow);
+  FlushExpand();
+}
+
+void GpuOps::MulSigmoid(std::int64_t layer, Rows /*gates*/, Rows y) {
+  gpu::MulSigmoid(f_.stream, f_.dtype, step_.max_rows,
+                  {.x = y.wide,
+                   .gate = b_.qkv.wide + config_.head_dim,
+                   .y = y.low,
+                   .rows = step_.rows,
+                   .width = config_.QDim(layer),
+                   .x_stride = y.stride,
+                   .gate_stride = b_.qkv.stride,
+                   .y_stride = y.stride,
+                   .head_dim = static_cast<std::int32_t>(config_.head_dim),
+                   .gate_head_stride = QueryStride(config_)});
+}
+
+void GpuOps::MixStates(std::int64_t layer, const StateWeightsOf<Vector>& weights, Rows x, Rows gates, Rows mixed,
+                       Rows out) {
+  FlushProduct();
+  FlushExpand();
+  const RecurrentConfig& config = *config_.recurrent;
+  gpu::StatesOnDevice states = {.base = f_.arena.base,
+                                .page_stride = static_cast<std::int64_t>(f_.arena.page_stride),
+                                .page_floats = static_cast<std::int32_t>(f_.layout.StateFloats()),
+                                .first = static_cast<std::int32_t>(config.Before(layer) * config.LayerFloats()),
+                                .state_pages = static_cast<std::int32_t>(f_.layout.state_pages),
+                                .sequences = step_.sequences,
+                                .page_tables = step_.page_tables};
+  // Mamba-2 has z, then what is mixed, then the steps of the heads; gated DeltaNet what is mixed, then z.
+  const std::int64_t channels = config.Channels();
+  const Rows z = x.From(config.mamba ? 0 : channels), to_mix = x.From(config.mamba ? config.Values() : 0);
+  gpu::CausalConv(f_.stream, step_.max_rows,
+                  {.weights = weights.conv.data,
+                   .bias = weights.conv_bias.data,
+                   .x = to_mix.wide,
+                   .y = mixed.wide,
+                   .row_sequence = step_.row_sequence,
+                   .rows = step_.rows,
+                   .channels = channels,
+                   .x_stride = to_mix.stride,
+                   .y_stride = mixed.stride,
+                   .width = static_cast<std::int32_t>(config.conv_width),
+                   .states = states});
+  states.first += static_cast<std::int32_t>(config.ConvFloats());
+  const Rows steps = config.mamba ? to_mix.From(channels) : gates;
+  const gpu::StateHeadsOnDevice heads = {.x = mixed.wide,
+                                         .gates = steps.wide,
+                                         .rate = weights.rate.data,
+                                         .bias = weights.dt_bias.data,
+                                         .skip = weights.skip.data,
+                                         .out = out.wide,
+                                         .num_sequences = step_.num_sequences,
+                                         .x_stride = mixed.stride,
+                                         .gates_stride = steps.stride,
+                                         .out_stride = out.stride,
+                                         .key_heads = static_cast<std::int32_t>(config.key_heads),
+                                         .value_heads = static_cast<std::int32_t>(config.value_heads),
+                                         .key_dim = static_cast<std::int32_t>(config.key_dim),
+                                         .value_dim = static_cast<std::int32_t>(config.value_dim),
+                                         .least_step = static_cast<float>(config.least_step),
+                                         .most_step = static_cast<float>(config.most_step),
+                                         .states = states};
+  (config.mamba ? gpu::SelectiveScan : gpu::DeltaRule)(f_.stream, step_.max_sequences, heads);
+  NormGated(weights, z, out);
+}
+
+// Mamba-2 norms groups of heads, each with weights of its own.
+void GpuOps::NormGated(const StateWeightsOf<Vector>& weights, Rows z, Rows out) {
+  const RecurrentConfig& config = *config_.recurrent;
+  const std::int64_t heads = config.mamba ? config.key_heads : config.value_heads, width = config.Values() / heads;
+  gpu::GatedNorm(f_.stream, f_.dtype, step_.max_rows,
+                 {.x = out.wide,
+                  .z = z.wide,
+                  .weight = weights.norm.data,
+                  .y = out.low,
+                  .rows = step_.rows,
+                  .x_stride = out.stride,
+                  .z_stride = z.stride,
+                  .y_stride = out.stride,
+                  .weight_stride = config.mamba ? width : 0,
+                  .heads = static_cast<std::int32_t>(heads),
+                  .head_dim = static_cast<std::int32_t>(width),
+                  .eps = NormEpsilonOf(config_),
+                  .gate_first = config.mamba});
 }
 
 void GpuOps::Route(Rows router, Rows x, Rows chosen) {

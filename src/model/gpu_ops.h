@@ -12,6 +12,7 @@
 #include "gpu/device.h"
 #include "gpu/kernels/experts.h"
 #include "gpu/kernels/skinny.h"
+#include "gpu/kernels/states.h"
 #include "model/device_lora.h"
 #include "model/device_model.h"
 #include "model/device_weights.h"
@@ -55,6 +56,7 @@ class GpuOps : public NoLayerInputs {
   using Matrix = DeviceMatrix;
   using NormVectors = Weights::Norm;
   using Vector = DeviceVector;
+  static constexpr bool kMixesMamba = true;  // MixStates
 
   // REQUIRES: workspace.Prepare succeeded. Work that is enqueued through it comes after workspace.Upload.
   GpuOps(const ModelConfig& config, DeviceWorkspace& workspace, const GpuForward& forward)
@@ -77,6 +79,9 @@ class GpuOps : public NoLayerInputs {
   void Rope(std::int64_t layer, Rows x, std::int64_t heads);
   void StoreKv(std::int64_t layer, Rows k, Rows v);
   void Attention(std::int64_t layer, std::int64_t window, const Vector& sinks, const Vector& slopes, Rows q, Rows out);
+  void SplitGates(std::int64_t layer, Rows x, Rows gates);
+  void MulSigmoid(std::int64_t layer, Rows gates, Rows y);
+  void MixStates(std::int64_t layer, const StateWeightsOf<Vector>& weights, Rows x, Rows gates, Rows mixed, Rows out);
   void GateMul(Rows gate_up, std::int64_t rows, std::int64_t width, Rows y);
   void Route(Rows router, Rows x, Rows chosen);
   void ExpertLinear(std::int64_t layer, Rows x, const std::vector<Matrix>& w, const std::vector<Vector>& bias, Rows y,
@@ -119,6 +124,13 @@ class GpuOps : public NoLayerInputs {
   void SendActivations(Rows x, Rows y);
   void AddAnswers(std::int64_t layer, Rows x, std::span<const LoraOutput<Rows>> outputs);
   std::int32_t Block() const { return static_cast<std::int32_t>(block_ - step_.blocks.data()); }
+  // The rows that the pass takes for a layer's queries. Where gates lie beside these, they stay at the begin of qkv,
+  // each head before its gates.
+  const float* QueriesOf(std::int64_t layer) const {
+    return b_.qkv.wide + config_.QProjDim(layer) - config_.QDim(layer);
+  }
+  // out.low = the norm of out.wide with the gates z, in a recurrent layer.
+  void NormGated(const StateWeightsOf<Vector>& weights, Rows z, Rows out);
   // Launches a norm with the Add and the expand that wait for it. Without weights, y = x.
   void LaunchNorm(Rows x, std::int64_t width, const NormVectors& weights, gpu::OwnNorm own, Rows y);
 
@@ -139,6 +151,6 @@ class GpuOps : public NoLayerInputs {
   TimeNs waited_ = 0;
 };
 
-static_assert(ForwardOps<GpuOps>);
+static_assert(ForwardOps<GpuOps> && StateOps<GpuOps>);
 
 }  // namespace loramux

@@ -35,7 +35,7 @@ std::int64_t StepCounts::Bytes(const ModelConfig& config) const {
   const std::int64_t ints = rows * 3 + pages + attention_items * 3 + 2 * logit_rows;
   const std::int64_t angles =
       config.RotaryDim(config.rope) + (config.local_rope ? config.RotaryDim(*config.local_rope) : 0) + 1;  // per row
-  const std::int64_t sections = 23 + 6 * attention_groups + 7 * logit_blocks;
+  const std::int64_t sections = 24 + 6 * attention_groups + 7 * logit_blocks;
   return ints * kInt + rows * angles * static_cast<std::int64_t>(sizeof(float)) +
          sequences * static_cast<std::int64_t>(sizeof(gpu::SequenceOnDevice)) +
          lora_items * static_cast<std::int64_t>(sizeof(gpu::LoraItem)) +
@@ -49,7 +49,7 @@ StepCounts MostCounts(const DeviceModelLimits& limits) {
   StepCounts most;
   most.rows = std::max(limits.max_tokens, limits.max_sequences);
   most.sequences = limits.max_sequences;
-  most.pages = limits.max_sequences * CeilDivide(limits.max_positions, limits.page_tokens);
+  most.pages = limits.max_sequences * (limits.state_pages + CeilDivide(limits.max_positions, limits.page_tokens));
   most.logit_rows = limits.max_logit_rows + most.rows;
   most.logit_blocks = 1 + CeilDivide(limits.max_tokens, LogitBlock::kMaxScored);
   // Twice the chunks: lists have room for a power of two.
@@ -276,7 +276,7 @@ void StepUpload::WriteRows(const Batch& batch, const KvLayout& layout) {
     const StepSequence& of = batch.step->sequences[i];
     const auto size = static_cast<std::int32_t>(of.tokens.size);
     const auto first_position = static_cast<std::int32_t>(of.position);
-    sequences.host[i] = {row, size, first_position, first_page};
+    sequences.host[i] = {row, size, first_position, first_page + static_cast<std::int32_t>(layout.state_pages)};
     first_page += static_cast<std::int32_t>(PagesOf(of, layout));
     for (std::int32_t t = 0; t < size; ++t, ++row) {
       const TokenId token = batch.step->tokens[static_cast<std::size_t>(row)];
@@ -290,6 +290,8 @@ void StepUpload::WriteRows(const Batch& batch, const KvLayout& layout) {
   step_.row_position = position.device;
   step_.row_sequence = sequence.device;
   step_.sequences = sequences.device;
+  step_.num_sequences = CopyCount(batch.step->sequences.size());
+  step_.max_sequences = counts_.sequences;
 }
 
 void StepUpload::WritePages(const Batch& batch, const KvLayout& layout) {

@@ -54,6 +54,8 @@ struct StepOnDevice {
   const std::int32_t* row_position = nullptr;
   const std::int32_t* row_sequence = nullptr;
   const gpu::SequenceOnDevice* sequences = nullptr;
+  const std::int32_t* num_sequences = nullptr;
+  std::int64_t max_sequences = 0;  // that launches cover; at least as many. In host memory
   const std::uint32_t* page_tables = nullptr;
   // The angles of ModelConfig::rope and of local_rope.
   struct Angles {

@@ -79,7 +79,7 @@ Status StepBench::Register(const std::vector<std::string>& directories) {
 
 // The memory of batches first, so that the pool may take what is left.
 Status StepBench::MakeMemory() {
-  RETURN_IF_ERROR(model_.Reserve(ExecutorOptionsOf(LoraVariant::kMbgmv), geometry_.kv.page_tokens));
+  RETURN_IF_ERROR(model_.Reserve(ExecutorOptionsOf(LoraVariant::kMbgmv), geometry_.kv));
   ASSIGN_OR_RETURN(device_, model_.MakeDevicePool(options_.device_memory, geometry_.page_bytes));
   ASSIGN_OR_RETURN(host_, model_.MakeHostPool(geometry_.page_bytes, geometry_.page_bytes));
   ASSIGN_OR_RETURN(transfer_, model_.MakeTransfer({host_->View(), device_->View()}, {}, [this] { wakeup_.Signal(); }));

@@ -141,7 +141,7 @@ struct GpuExecutor::State {
         arena(a),
         stream(std::move(s)),
         pairs(std::move(p)),
-        tables(d, m.config().num_layers),
+        tables(d, m.config()),
         host_views(host, m.config().num_layers),
         rows_per_core(std::max<std::int64_t>(1, options.assist.rows_per_core)),
         row_ranks_per_core(options.assist.row_ranks_per_core),

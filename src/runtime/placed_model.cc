@@ -69,14 +69,15 @@ bool PlacedModel::generates() const {
   return device_ == nullptr ? host_->weights().generates : on_device_->weights().generates;
 }
 
-Status PlacedModel::Reserve(const ExecutorOptions& options, std::int64_t page_tokens) {
+Status PlacedModel::Reserve(const ExecutorOptions& options, const KvLayout& layout) {
   if (device_ == nullptr) return Ok{};
   return on_device_->Reserve({.max_tokens = options.max_batch_tokens,
                               .max_sequences = options.max_running,
                               .max_logit_rows = options.max_running,
                               .max_positions = options.max_positions,
                               .max_rank = options.max_rank,
-                              .page_tokens = page_tokens,
+                              .page_tokens = layout.page_tokens,
+                              .state_pages = layout.state_pages,
                               .threads = options.threads > 0 ? options.threads : AvailableProcessors()});
 }
 
@@ -130,7 +131,8 @@ Result<std::unique_ptr<Executor>> PlacedModel::MakeExecutor(const ExecutorOption
     return executor;
   }
   const GpuExecutorOptions on_device{
-      .max_copies = static_cast<std::size_t>(options.max_running),  // a request begins with one at most
+      // A request begins with one page and its states at most, and leaves as many.
+      .max_copies = static_cast<std::size_t>(options.max_running * (1 + 2 * layout.state_pages)),
       .max_batch_tokens = options.max_batch_tokens,
       .assist = options.assist};
   ASSIGN_OR_RETURN(std::unique_ptr<Executor> executor, GpuExecutor::Create(*device_, *on_device_, layout, pages, host,

@@ -17,6 +17,7 @@
 #include "model/model.h"
 #include "residency/transfer.h"
 #include "runtime/cpu_executor.h"
+#include "tensor/kv_layout.h"
 
 namespace loramux {
 
@@ -60,7 +61,7 @@ class PlacedModel {
 
   // Takes a device's memory for batches within the limits; nothing on the CPU, where MakeExecutor does. Before
   // MakeDevicePool, so that the pool may take what is left. Error (kResourceExhausted): they do not fit.
-  Status Reserve(const ExecutorOptions& options, std::int64_t page_tokens);
+  Status Reserve(const ExecutorOptions& options, const KvLayout& layout);
   // The pool of the device tier. `bytes` 0: on a device, what is free, less a reserve. Error (kResourceExhausted): says
   // what is free and what would fit.
   Result<std::unique_ptr<PagePool>> MakeDevicePool(std::int64_t bytes, std::int64_t page_bytes) const;

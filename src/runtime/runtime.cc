@@ -155,9 +155,11 @@ ExecutorOptions Runtime::ExecutorOptionsOf(const RuntimeOptions& options) const 
 
 AssistSetup Runtime::AssistOf(const RuntimeOptions& options) const {
   AssistSetup assist = options.assist;
-  // The processor takes the blocks' products in their order, one after the other, with a gate, and no expert's.
+  // The processor takes the blocks' products in their order, one after the other, with a gate, no expert's and no
+  // recurrent layer's.
   const ModelConfig& model = model_->config();
-  const bool as_expected = model.block_order == BlockOrder::kSequential && model.gated && !model.experts;
+  const bool as_expected =
+      model.block_order == BlockOrder::kSequential && model.gated && !model.experts && !model.recurrent;
   if (!as_expected || model_->device() == nullptr || options.spec.cold_start_policy == ColdStartPolicy::kWait)
     assist.cores = 0;
   else if (assist.cores < 0)
@@ -175,7 +177,7 @@ void Runtime::PlanAssist(RuntimeOptions& options) const {
 }
 
 Status Runtime::MakePools(const RuntimeOptions& options, ControlPlaneOptions& plane) {
-  RETURN_IF_ERROR(model_->Reserve(ExecutorOptionsOf(options), geometry_.kv.page_tokens));
+  RETURN_IF_ERROR(model_->Reserve(ExecutorOptionsOf(options), geometry_.kv));
   ASSIGN_OR_RETURN(plane.device, model_->MakeDevicePool(options.device_memory, geometry_.page_bytes));
   if (plane.device->capacity_pages() <= geometry_.kv.state_pages) {
     return ResourceExhausted("--device-memory: expected more than " +

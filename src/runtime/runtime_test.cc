@@ -455,15 +455,17 @@ struct HybridModel {
 constexpr HybridModel kHybridModels[] = {{"qwen3_5", 160 << 10}, {"granite_hybrid", 224 << 10}};
 
 // All runs of a hybrid model at once, twice, with a snapshot of their states after so many tokens.
-EngineStats ServeFromStates(const char* model, std::int64_t snapshot_tokens, std::int64_t device_memory) {
+EngineStats ServeFromStates(const char* model, std::int64_t snapshot_tokens, std::int64_t device_memory,
+                            std::shared_ptr<Device> device = nullptr) {
   const fs::path golden = kModels / model;
   RuntimeOptions options = Small();
+  const std::size_t tokens = device == nullptr ? 64 : 8;
+  options.device = std::move(device);
   options.device_memory = device_memory;
   options.spec.state_snapshot_tokens = snapshot_tokens;
   options.kv_dtype = options.lora_dtype = DType::kF32;  // as the expected values were computed
   options.spec.max_batch_tokens = 24;                   // long prompts come in pieces
-  constexpr std::size_t kTokens = 64;
-  const auto [started, requests] = StartGolden(golden, options, kTokens);
+  const auto [started, requests] = StartGolden(golden, options, tokens);
   Runtime& runtime = *started;
   EXPECT_EQ(runtime.geometry().kv.num_layers, 2);
   EXPECT_GT(runtime.geometry().kv.state_pages, 0);
@@ -476,7 +478,7 @@ EngineStats ServeFromStates(const char* model, std::int64_t snapshot_tokens, std
     }
     for (auto& [key, answer] : answers) {
       auto greedy = Stored<std::int64_t>(golden / "expected.safetensors", key + ".greedy");
-      greedy.resize(kTokens);
+      greedy.resize(tokens);
       const std::vector<TokenId> found = answer.get().tokens;
       EXPECT_EQ(std::vector<std::int64_t>(found.begin(), found.end()), greedy) << key;
     }
@@ -512,18 +514,30 @@ TEST(Runtime, AHybridModelBeginsAfterSnapshots) {
   }
 }
 
-TEST(Runtime, AHybridModelIsRefusedOnADeviceAndWithoutMemoryForAState) {
-  RuntimeOptions options = Small();
-  options.device_memory = 8 << 10;  // a page
-  const auto too_small = Runtime::Load(kModels / "qwen3_5/model", options, {});
-  ASSERT_FALSE(too_small.ok());
-  EXPECT_EQ(too_small.error().code, ErrorCode::kResourceExhausted);
-  EXPECT_NE(too_small.error().message.find("states of one sequence"), std::string::npos) << too_small.error().message;
-  options.device = gpu::MakeEmulatedDevice({});
+TEST(Runtime, AHybridModelBeginsAfterSnapshotsOnADevice) {
   for (const HybridModel& model : kHybridModels) {
-    const auto runtime = Runtime::Load(kModels / model.name / "model", options, {});
-    ASSERT_FALSE(runtime.ok());
-    EXPECT_NE(runtime.error().message.find("linear attention"), std::string::npos) << runtime.error().message;
+    SCOPED_TRACE(model.name);
+    const EngineStats much = ServeFromStates(model.name, 16, 4 << 20, gpu::MakeEmulatedDevice({}));
+    const EngineStats little = ServeFromStates(model.name, 16, model.little_memory, gpu::MakeEmulatedDevice({}));
+    EXPECT_GT(much.prefix.found_tokens, much.prefix.looked_up_tokens / 4);
+    EXPECT_EQ(much.preemptions, 0);
+    EXPECT_GT(little.preemptions, 0);
+    EXPECT_GT(little.prefix.snapshots, 0);
+    EXPECT_GT(little.resumed.found + little.prefix.found_tokens, 0);
+    EXPECT_GT(little.history_evictions, 0);
+    EXPECT_GT(little.prefix.from_host_tokens, 0);
+  }
+}
+
+TEST(Runtime, AHybridModelIsRefusedWithoutMemoryForAState) {
+  for (const bool on_device : {false, true}) {
+    RuntimeOptions options = Small();
+    options.device_memory = 8 << 10;  // a page
+    if (on_device) options.device = gpu::MakeEmulatedDevice({});
+    const auto too_small = Runtime::Load(kModels / "qwen3_5/model", options, {});
+    ASSERT_FALSE(too_small.ok());
+    EXPECT_EQ(too_small.error().code, ErrorCode::kResourceExhausted);
+    EXPECT_NE(too_small.error().message.find("states of one sequence"), std::string::npos) << too_small.error().message;
   }
 }
 

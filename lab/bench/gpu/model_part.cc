@@ -45,7 +45,7 @@ class ModelWorld {
       : bench_(bench),
         stream_(bench.stream(), counts_),
         config_(bench.check() ? TinyShape() : Shape7B()),
-        tables_(bench.device(), config_.num_layers) {
+        tables_(bench.device(), config_) {
     config_.sliding_window.assign(static_cast<std::size_t>(config_.num_layers), 0);
     layout_ = {config_.num_layers, config_.num_kv_heads, config_.head_dim, kPageTokens, DType::kBF16};
     model_ = std::make_unique<DeviceModel>(config_, RandomWeights(), bench.device());

@@ -17,6 +17,8 @@
 #include "gpu/kernels/read_all.h"
 #include "gpu/kernels/sampling.h"
 #include "gpu/kernels/skinny.h"
+#include "gpu/kernels/state_heads_kernel.h"
+#include "gpu/kernels/states.h"
 
 namespace loramux::gpu {
 namespace {
@@ -130,6 +132,38 @@ void PrintLora(PrintingStream& stream, DType dtype) {
   LoraNormRows(stream, dtype, {norm, expand});
 }
 
+void PrintGates(PrintingStream& stream, DType dtype) {
+  GatedNormOnDevice norm = {};
+  norm.heads = kHeads;
+  norm.head_dim = static_cast<std::int32_t>(kHidden) / kHeads;
+  GatedNorm(stream, dtype, kRows, norm);
+  MulSigmoidOnDevice gate = {};
+  gate.width = kHidden;
+  MulSigmoid(stream, dtype, kRows, gate);
+}
+
+// The kernels of recurrent layers, by the elements of a key.
+void PrintStates(PrintingStream& stream) {
+  StatesOnDevice states = {};
+  states.page_floats = states.state_pages = 1 << 14;
+  CausalConvOnDevice conv = {};
+  conv.channels = 2 * kHidden;
+  conv.width = 4;
+  conv.states = states;
+  CausalConv(stream, kRows, conv);
+  StateHeadsOnDevice heads = {};
+  heads.key_heads = heads.value_heads = kHeads;
+  heads.value_dim = 128;
+  heads.states = states;
+  for (const std::int32_t key_dim : {32, 64, 128, 256}) {
+    heads.key_dim = key_dim;
+    stream.variant = DeltaRuleKernel<float>::VariantOf(heads);
+    DeltaRule(stream, kRows, heads);
+    SelectiveScan(stream, kRows, heads);
+  }
+  stream.variant = 0;
+}
+
 void PrintOneInstance(PrintingStream& stream) {
   AddAnswersArguments answers = {};
   answers.work.max_pieces = answers.work.max_segments = 1;
@@ -172,9 +206,11 @@ void PrintAll() {
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     PrintRowWise(stream, dtype);
     PrintLora(stream, dtype);
+    PrintGates(stream, dtype);
     for (const int head_dim : kHeadDims) PrintAttention(stream, dtype, head_dim);
   }
   PrintOneInstance(stream);
+  PrintStates(stream);
 }
 
 }  // namespace

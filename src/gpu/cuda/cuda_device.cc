@@ -103,8 +103,9 @@ Status CudaDevice::ReadProperties() {
 
 Status CudaDevice::LoadKernels() {
   const int most_shared = Attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, index_);
-  for (const auto entries : {ElementwiseEntries(), LoraEntries(), SkinnyEntries(), LoraFusedEntries(), ExpertEntries(),
-                             AssistEntries(), AttentionDecodeEntries(), AttentionPrefillEntries(), SamplingEntries()}) {
+  for (const auto entries :
+       {ElementwiseEntries(), LoraEntries(), SkinnyEntries(), LoraFusedEntries(), ExpertEntries(), AssistEntries(),
+        AttentionDecodeEntries(), AttentionPrefillEntries(), StatesEntries(), SamplingEntries()}) {
     for (const KernelEntry& entry : entries) {
       for (const void* function : entry.functions) {
         if (function == nullptr) continue;

@@ -263,6 +263,7 @@ LORAMUX_DEVICE double MulRounded(double a, double b) { return __dmul_rn(a, b); }
 LORAMUX_DEVICE double DivRounded(double a, double b) { return __ddiv_rn(a, b); }
 LORAMUX_DEVICE float Exp(float value) { return expf(value); }
 LORAMUX_DEVICE float Erf(float value) { return erff(value); }
+LORAMUX_DEVICE float Log1p(float value) { return log1pf(value); }
 // One instruction; relative error below 2^-22, and results below 2^-126 are 0.
 LORAMUX_DEVICE float Exp2(float value) {
   float result;

@@ -31,6 +31,7 @@ std::span<const KernelEntry> ExpertEntries();
 std::span<const KernelEntry> AssistEntries();
 std::span<const KernelEntry> AttentionDecodeEntries();
 std::span<const KernelEntry> AttentionPrefillEntries();
+std::span<const KernelEntry> StatesEntries();
 std::span<const KernelEntry> SamplingEntries();
 
 }  // namespace loramux::gpu

@@ -67,6 +67,7 @@ inline float MulRounded(float a, float b) { return a * b; }
 inline float DivRounded(float a, float b) { return a / b; }
 inline float Exp(float value) { return std::exp(value); }
 inline float Erf(float value) { return std::erf(value); }
+inline float Log1p(float value) { return std::log1p(value); }
 inline float Exp2(float value) { return std::exp2(value); }
 inline float ReciprocalSqrt(float value) { return 1.0f / std::sqrt(value); }
 // Rounds twice, where a GPU rounds once: not every processor has the instruction.

@@ -85,7 +85,8 @@ struct AttentionArguments {
   std::int32_t num_heads;
   ScoreForm form;
   AttentionWork work;
-  float* partial;  // decode: AttentionPartialFloats(...) floats, 16-byte aligned
+  float* partial;                  // decode: AttentionPartialFloats(...) floats, 16-byte aligned
+  std::int32_t q_head_stride = 0;  // from a head of q to the next, even; 0: head_dim
 };
 
 // Floats of `partial` for `max_chunks` items of AttentionWork::chunks.

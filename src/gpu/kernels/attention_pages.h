@@ -110,7 +110,8 @@ LORAMUX_DEVICE void LoadTile(TileRow<T, kDim>* tile, const PositionRange& range,
 template <typename T, int kDim>
 LORAMUX_DEVICE void LoadQuery(T* to, const AttentionArguments& arguments, const QueryRow& query) {
   const std::int32_t head_dim = arguments.pages.head_dim;
-  const float* from = arguments.q + query.row * arguments.q_stride + query.head * head_dim;
+  const std::int32_t head_stride = arguments.q_head_stride == 0 ? head_dim : arguments.q_head_stride;
+  const float* from = arguments.q + query.row * arguments.q_stride + query.head * head_stride;
   for (int d = 2 * static_cast<int>(Lane()); d < kDim; d += 64) {
     const bool valid = query.last >= 0 && d < head_dim;
     const Pair pair = valid ? Load(reinterpret_cast<const Pair*>(from + d)) : Pair{0, 0};

@@ -18,6 +18,8 @@
 #include "gpu/kernels/route_kernel.h"
 #include "gpu/kernels/sampling_kernels.h"
 #include "gpu/kernels/skinny_kernel.h"
+#include "gpu/kernels/state_heads_kernel.h"
+#include "gpu/kernels/states_kernels.h"
 
 // The parts: the CUDA backend compiles each by itself.
 #define LORAMUX_ELEMENTWISE_KERNELS(X) X(EmbedRows) X(EmbedPositions) X(NormRows) X(GateMul) X(PoolRows) X(OwnProducts)
@@ -32,15 +34,19 @@
 #define LORAMUX_ATTENTION_KERNELS(X) X(QkvPost) X(AttentionDecode) X(AttentionCombine) X(AttentionPrefill)
 #define LORAMUX_ASSIST_KERNELS(X) X(SendActivations)
 #define LORAMUX_ASSIST_F32_KERNELS(X) X(DecideLayer) X(AddAnswers) X(PublishLayers)
+#define LORAMUX_STATES_KERNELS(X) X(GatedNorm) X(MulSigmoid)
+#define LORAMUX_STATES_F32_KERNELS(X) X(CausalConv) X(DeltaRule) X(SelectiveScan)
 #define LORAMUX_SAMPLING_F32_KERNELS(X) X(ArgmaxRows) X(SampleRows) X(ScoreRows)
 #define LORAMUX_MEASURING_F32_KERNELS(X) X(ReadAll)
 
 #define LORAMUX_KERNELS(X)       \
   LORAMUX_ELEMENTWISE_KERNELS(X) \
   LORAMUX_LORA_KERNELS(X)        \
-  LORAMUX_SKINNY_KERNELS(X) LORAMUX_EXPERT_KERNELS(X) LORAMUX_ASSIST_KERNELS(X) LORAMUX_ATTENTION_KERNELS(X)
+  LORAMUX_SKINNY_KERNELS(X)      \
+  LORAMUX_EXPERT_KERNELS(X) LORAMUX_ASSIST_KERNELS(X) LORAMUX_ATTENTION_KERNELS(X) LORAMUX_STATES_KERNELS(X)
 #define LORAMUX_F32_KERNELS(X)       \
   LORAMUX_ELEMENTWISE_F32_KERNELS(X) \
   LORAMUX_LORA_F32_KERNELS(X)        \
   LORAMUX_EXPERT_F32_KERNELS(X)      \
+  LORAMUX_STATES_F32_KERNELS(X)      \
   LORAMUX_ASSIST_F32_KERNELS(X) LORAMUX_SAMPLING_F32_KERNELS(X) LORAMUX_MEASURING_F32_KERNELS(X)

@@ -18,6 +18,7 @@ GridSize Grid(std::int64_t tiles, const LoraExpandArguments& expand) {
 
 void LoraQkvPost(DeviceStream& stream, DType kv_dtype, const LoraQkvPostArguments& arguments) {
   const PagesOnDevice& pages = arguments.qkv.pages;
+  CHECK_EQ(arguments.qkv.q_head_stride, 0);
   CHECK(pages.head_dim > 0 && pages.head_dim <= kMaxHeadDim && pages.head_dim % 2 == 0);
   // A tile of outputs, and a multiple of 4 elements.
   const std::int32_t heads = kLoraExpandTile / pages.head_dim / 2 * 2;

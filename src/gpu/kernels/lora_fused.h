@@ -13,7 +13,7 @@
 
 namespace loramux::gpu {
 
-// Outputs of the expand are among q, k and v of qkv.
+// Outputs of the expand are among q, k and v of qkv. REQUIRES: nothing lies between the heads of q.
 struct LoraQkvPostArguments {
   QkvPostArguments qkv;
   LoraExpandArguments expand;

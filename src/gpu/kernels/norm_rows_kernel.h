@@ -65,6 +65,18 @@ struct NormRowsKernel {
     }
   }
 
+  // The sum over all threads of the block; with several warps, in Memory.
+  LORAMUX_DEVICE static float SumBlock(float sum) {
+    sum = SumWarp(sum);
+    if (BlockThreads() == 32) return sum;
+    Memory& shared = Shared<Memory>();
+    if (Lane() == 0) shared.sums[Warp()] = sum;
+    SyncBlock();
+    sum = 0;
+    for (std::uint32_t warp = 0; warp < BlockThreads() / 32; ++warp) sum += shared.sums[warp];
+    return sum;
+  }
+
  private:
   LORAMUX_DEVICE static float AddSquares(const float (&values)[kGroup], float mean, std::int64_t column,
                                          std::int64_t width, float sum) {
@@ -106,16 +118,6 @@ struct NormRowsKernel {
       for (int i = 0; i < kGroup; ++i) values[i] = values[i] * scale * (weight[i] + a.weight_offset);
     }
     StoreGroup<T>({static_cast<T*>(a.y), a.y_stride}, row, column, a.width, values);
-  }
-  LORAMUX_DEVICE static float SumBlock(float sum) {
-    sum = SumWarp(sum);
-    if (BlockThreads() == 32) return sum;
-    Memory& shared = Shared<Memory>();
-    if (Lane() == 0) shared.sums[Warp()] = sum;
-    SyncBlock();
-    sum = 0;
-    for (std::uint32_t warp = 0; warp < BlockThreads() / 32; ++warp) sum += shared.sums[warp];
-    return sum;
   }
 };
 

@@ -17,7 +17,7 @@ namespace loramux::gpu {
 // stores k and v in the row's page, rounded to the pages' type. Instance: the type of the pages. REQUIRES: head_dim is
 // even and at most 256 (kMaxHeadDim of attention.h).
 struct QkvPostArguments {
-  float* qkv;  // [rows, (num_heads + 2 num_kv_heads) * head_dim]
+  float* qkv;  // [rows, (num_heads + 2 num_kv_heads) * head_dim]; as q_head_stride says
   std::int64_t qkv_stride;
   const float *q_norm, *k_norm;  // [head_dim], with `centers` of each head; or null
   float eps;
@@ -36,6 +36,7 @@ struct QkvPostArguments {
   bool adjacent_pairs = false;
   const float* query_scale = nullptr;  // [rows], by which q is multiplied; null: 1
   bool centers = false;
+  std::int32_t q_head_stride = 0;  // from a head of q to the next, where gates lie between them; 0: head_dim
 };
 void QkvPost(DeviceStream& stream, DType kv_dtype, std::int64_t max_rows, const QkvPostArguments& arguments);
 

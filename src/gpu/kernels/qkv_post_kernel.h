@@ -29,7 +29,9 @@ struct QkvPostKernel {
     const int num_kv_heads = arguments.pages.num_kv_heads, num_heads = arguments.num_heads;
     const bool is_q = head < num_heads, is_v = head >= num_heads + num_kv_heads;
     const int head_dim = arguments.pages.head_dim, first = kUnit * static_cast<int>(Lane());
-    float* const from = arguments.qkv + row * arguments.qkv_stride + static_cast<std::int64_t>(head) * head_dim;
+    const int q_stride = arguments.q_head_stride == 0 ? head_dim : arguments.q_head_stride;
+    const int column = is_q ? head * q_stride : num_heads * q_stride + (head - num_heads) * head_dim;
+    float* const from = arguments.qkv + row * arguments.qkv_stride + column;
     Units units = {arguments, from, first, row};
     float x[kUnit];
     if (is_v) {

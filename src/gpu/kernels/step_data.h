@@ -10,7 +10,8 @@ namespace loramux::gpu {
 struct SequenceOnDevice {
   std::int32_t first_row, rows;  // rows of the batch
   std::int32_t position;         // position of the first row
-  std::int32_t first_page;       // index in the page tables: pages of positions [0, T), [T, 2T), ...
+  // Index in the page tables: pages of positions [0, T), [T, 2T), ... Before them, those of its states.
+  std::int32_t first_page;
 };
 
 // The layout of keys and values in a device's page, from its first byte:
