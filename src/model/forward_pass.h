@@ -232,21 +232,44 @@ class ForwardPass {
       return MlpOutput(layer, w);
     }
     const ExpertsConfig& experts = *config_.experts;
+    if (experts.beside_block) return FeedForwardBeside(layer, w, x);
     Linear(layer, x, rows_, w.router, w.router_bias, b_.router, {{LoraTarget::kRouter, b_.router}});
     if (experts.shared_gate) {
       const Rows gate = b_.router.From(experts.route.experts);
       Linear(layer, x, rows_, w.shared_gate, weights_.no_bias, gate, {{LoraTarget::kSharedGate, gate}});
     }
-    ops_.Route(b_.router, x, b_.chosen);
+    ops_.Route(b_.router, w.expert_scales, x, b_.chosen);
     if (experts.shared_size > 0) MlpInput(layer, w, x);
+    ChosenExperts(layer, w);
+    if (experts.shared_size > 0) MlpOutput(layer, w);
+    ops_.CombineChosen(b_.chosen, b_.router, b_.normed);
+  }
+
+  // chosen = what the chosen experts make of it.
+  void ChosenExperts(std::int64_t layer, const Layer& w) {
+    const ExpertsConfig& experts = *config_.experts;
     const Rows up = b_.chosen_up.From(experts.intermediate_size);
     ExpertLinear(layer, b_.chosen, w.expert_gate_up, w.expert_gate_up_bias, b_.chosen_up,
                  {{LoraTarget::kGate, b_.chosen_up}, {LoraTarget::kUp, up}});
     ops_.GateMul(b_.chosen_up, rows_ * experts.route.per_token, experts.intermediate_size, b_.chosen_between);
     ExpertLinear(layer, b_.chosen_between, w.expert_down, w.expert_down_bias, b_.chosen,
                  {{LoraTarget::kDown, b_.chosen}});
-    if (experts.shared_size > 0) MlpOutput(layer, w);
-    ops_.CombineChosen(b_.chosen, b_.router, b_.normed);
+  }
+
+  // normed = norm(block(x)) + norm(experts(norm(hidden))), where the router sees hidden by a norm of its own.
+  void FeedForwardBeside(std::int64_t layer, const Layer& w, const Rows& x) {
+    const NormOf norm = {.layer = layer, .of_base_alone = true};
+    MlpInput(layer, w, x);
+    ops_.Norm(norm, b_.hidden, rows_, w.router_norm, b_.normed);
+    Linear(layer, b_.normed, rows_, w.router, w.router_bias, b_.router, {{LoraTarget::kRouter, b_.router}});
+    ops_.Norm(norm, b_.hidden, rows_, w.experts_norm, b_.normed);
+    ops_.Route(b_.router, w.expert_scales, b_.normed, b_.chosen);
+    ChosenExperts(layer, w);
+    ops_.CombineChosen(b_.chosen, b_.router, b_.of_experts);
+    ops_.NormOutput(norm, b_.of_experts, w.experts_output_norm);
+    MlpOutput(layer, w);
+    ops_.NormOutput(norm, b_.normed, w.block_output_norm);
+    ops_.Add(b_.of_experts, b_.normed);
   }
 
   void MlpOutput(std::int64_t layer, const Layer& w) {

@@ -392,7 +392,7 @@ void GpuOps::Attention(std::int64_t layer, std::int64_t window, const Vector& si
   }
 }
 
-void GpuOps::Route(Rows router, Rows x, Rows chosen) {
+void GpuOps::Route(Rows router, const Vector& /*scales*/, Rows x, Rows chosen) {
   Flush();
   const RouteForm& form = config_.experts->route;
   const gpu::ExpertLists& lists = w_.activations().experts;
