@@ -504,10 +504,12 @@ Status CheckBlock(const PairKey& key, const Pair& pair, const ModelConfig& model
   const bool of_shared = pair.plain_module.find(".shared_expert.") != std::string::npos;
   const bool named_shared_mlp = pair.plain_module.find(".shared_mlp.") != std::string::npos;
   const bool has_shared_mlp = InfoOf(model.family).of_mamba;  // whether there are experts beside it or not
-  const bool has_named = has_shared_mlp ? named_shared_mlp : of_shared == model.HasExperts(key.layer);
+  const bool beside = model.HasExperts(key.layer) && model.experts->beside_block;
+  const bool has_named = has_shared_mlp ? named_shared_mlp : of_shared == (model.HasExperts(key.layer) && !beside);
   if (model.HasOwnBlock(key.layer) && has_named && named_shared_mlp == has_shared_mlp) return Ok{};
   const char* const has = has_shared_mlp                 ? "one feed-forward block for all tokens, shared_mlp"
                           : !model.HasExperts(key.layer) ? "one feed-forward block, mlp"
+                          : beside                       ? "experts, and a feed-forward block beside them, mlp"
                           : model.HasOwnBlock(key.layer) ? "experts and a shared one, mlp.shared_expert"
                                                          : "experts, mlp.experts, and no other feed-forward block";
   return TensorError(label, tensor,

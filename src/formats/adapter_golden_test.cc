@@ -55,9 +55,10 @@ void AddNamesOfExperts(const LoraModule& module, std::vector<std::string>& names
   const std::string layer = "model.layers." + std::to_string(module.layer) + ".";
   const bool of_down = module.target == LoraTarget::kDown;
   if (module.target <= LoraTarget::kO) names.push_back(layer + "attn." + LoraTargetName(module.target));
-  for (const std::string block : {"mlp.", "block_sparse_moe."}) {
+  for (const std::string block : {"mlp.", "block_sparse_moe.", ""}) {
     if (module.target == LoraTarget::kRouter) {
-      for (const char* router : {"gate", "router", "router.layer"}) names.push_back(layer + block + router);
+      for (const char* router : {"gate", "router", "router.layer", "router.proj"})
+        names.push_back(layer + block + router);
     } else if (module.expert >= 0) {
       const char* const old = of_down ? "w2" : module.target == LoraTarget::kUp ? "w3" : "w1";
       names.push_back(layer + block + "experts." + std::to_string(module.expert) + "." + old);

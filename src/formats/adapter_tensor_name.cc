@@ -249,8 +249,9 @@ bool IsWeight(AdapterTensorName::Part part) {
 
 // Whether it is a part of a mixture of experts.
 bool ParseExperts(std::string_view rest, AdapterTensorName& result) {
-  constexpr std::string_view kRouters[] = {"mlp.gate", "mlp.router", "block_sparse_moe.gate", "block_sparse_moe.router",
-                                           "block_sparse_moe.router.layer"};
+  constexpr std::string_view kRouters[] = {
+      "mlp.gate",   "mlp.router", "block_sparse_moe.gate", "block_sparse_moe.router", "block_sparse_moe.router.layer",
+      "router.proj"};
   if (std::ranges::find(kRouters, rest) != std::end(kRouters)) {
     result.target = LoraTarget::kRouter;
     return true;
@@ -259,7 +260,10 @@ bool ParseExperts(std::string_view rest, AdapterTensorName& result) {
     result.target = LoraTarget::kSharedGate;
     return true;
   }
-  if (!ConsumePrefix(rest, "mlp.experts") && !ConsumePrefix(rest, "block_sparse_moe.experts")) return false;
+  if (!ConsumePrefix(rest, "mlp.experts") && !ConsumePrefix(rest, "block_sparse_moe.experts") &&
+      !ConsumePrefix(rest, "experts")) {
+    return false;
+  }
   if (rest.empty()) return result.of_all_experts = true;
   constexpr std::int32_t kMostExperts = 1 << 16;
   if (!ConsumePrefix(rest, ".")) return false;

@@ -27,6 +27,7 @@ Status RefuseOfOthers(const JsonFields& fields, const FamilyInfo& family) {
 
 Result<std::int64_t> ParseCount(const JsonFields& fields, const ExpertRule& rule) {
   const std::int64_t least = rule.may_be_none ? 0 : 1;
+  if (rule.other_count == nullptr) return fields.RequiredInt(rule.count, least, kMaxExperts);
   ASSIGN_OR_RETURN(const auto count, fields.Int(rule.count, least, kMaxExperts));
   ASSIGN_OR_RETURN(const auto other, fields.Int(rule.other_count, least, kMaxExperts));
   if (count && other && *count != *other) {
@@ -60,6 +61,7 @@ Status ParseLayers(const JsonFields& fields, const ExpertRule& rule, const Model
 // The size of blocks that are no experts.
 Status ParseOwnSize(const JsonFields& fields, const ExpertRule& rule, ModelConfig& config) {
   ExpertsConfig& experts = *config.experts;
+  if (experts.beside_block) return Ok{};
   const bool some_without = std::ranges::find(experts.layers, false) != experts.layers.end();
   if (rule.default_shared == 0) {
     if (!some_without) config.intermediate_size = experts.intermediate_size;
@@ -76,6 +78,10 @@ Status ParseOwnSize(const JsonFields& fields, const ExpertRule& rule, ModelConfi
 Status ParseExperts(const JsonFields& fields, const FamilyInfo& family, ModelConfig& config) {
   const ExpertRule& rule = family.experts;
   if (rule.count == nullptr) return RefuseOfOthers(fields, family);
+  if (rule.enabled != nullptr) {
+    ASSIGN_OR_RETURN(const bool enabled, fields.BoolOr(rule.enabled, false));
+    if (!enabled) return Ok{};  // whatever the other fields say
+  }
   ExpertsConfig experts;
   ASSIGN_OR_RETURN(const std::int64_t count, ParseCount(fields, rule));
   if (count == 0) {
@@ -83,15 +89,18 @@ Status ParseExperts(const JsonFields& fields, const FamilyInfo& family, ModelCon
     return Ok{};
   }
   experts.route.experts = static_cast<std::int32_t>(count);
-  ASSIGN_OR_RETURN(const std::int64_t chosen, fields.IntOr("num_experts_per_tok", 1, count, rule.default_per_token));
+  const std::int64_t usual = rule.default_per_token;
+  ASSIGN_OR_RETURN(const std::int64_t chosen, usual == 0 ? fields.RequiredInt(rule.per_token, 1, count)
+                                                         : fields.IntOr(rule.per_token, 1, count, usual));
   if (chosen > count) {
-    return InvalidArgument(fields.label() + "num_experts_per_tok: expected at most " + rule.count + " " +
+    return InvalidArgument(fields.label() + rule.per_token + ": expected at most " + rule.count + " " +
                            std::to_string(count) + ", found none and the default is " + std::to_string(chosen));
   }
   experts.route.per_token = static_cast<std::int32_t>(chosen);
   ASSIGN_OR_RETURN(const bool asked, fields.BoolOr("norm_topk_prob", false));
   experts.route.renormalise = rule.always_renormalises || asked;
   experts.router_bias = experts.biases = rule.biases;
+  experts.beside_block = rule.beside_block;
   const std::int64_t fallback = rule.default_intermediate;
   ASSIGN_OR_RETURN(experts.intermediate_size, fallback == 0
                                                   ? fields.RequiredInt(rule.intermediate, 1, kMostOfField)

@@ -119,9 +119,11 @@ class ConfigBuilder {
     if (family_.of_mamba) RETURN_IF_ERROR(AddSharedBlock(experts.value_or(0)));
     if (experts.value_or(0) == 0) return Ok{};
     if (Is("gemma4")) {
-      return Unsupported(file_.label() + ": metadata 'gemma4.expert_count' = " + std::to_string(*experts) +
-                             " is not supported, only 0",
-                         prefix_ + "expert_count");
+      config_["enable_moe_block"] = true;
+      config_["num_experts"] = *experts;
+      ASSIGN_OR_RETURN(config_["top_k_experts"], Required("expert_used_count"));
+      ASSIGN_OR_RETURN(config_["moe_intermediate_size"], Required(kExpertSize));
+      return Ok{};
     }
     if (Is("llama")) {
       config_["architectures"] = {"MixtralForCausalLM"};
@@ -151,9 +153,10 @@ class ConfigBuilder {
     return Ok{};
   }
 
-  Result<std::int64_t> Required(const char* name, std::int64_t most = kMost) const {
-    ASSIGN_OR_RETURN(const auto value, file_.Int(prefix_ + name, 1, most));
-    if (!value) return file_.Bad(prefix_ + name, "an integer above 0");
+  Result<std::int64_t> Required(std::string_view name, std::int64_t most = kMost) const {
+    const std::string key = prefix_ + std::string(name);
+    ASSIGN_OR_RETURN(const auto value, file_.Int(key, 1, most));
+    if (!value) return file_.Bad(key, "an integer above 0");
     return *value;
   }
 

@@ -102,9 +102,6 @@ Status RefuseOfFamily(const JsonFields& fields, const FamilyInfo& family) {
   if (clip != nullptr) {
     return Unsupported(fields.label() + "clip_qkv " + Describe(*clip) + " is not supported, only null");
   }
-  if (family.of_gemma4) {
-    return refuse("enable_moe_block", false, false);
-  }
   if (family.of_deltanet) return refuse("attn_output_gate", true, true);
   if (family.family == ModelFamily::kBloom) return refuse("apply_residual_connection_post_layernorm", false, false);
   return family.family == ModelFamily::kOpt ? refuse("layer_norm_elementwise_affine", true, true) : Ok{};

@@ -116,6 +116,9 @@ struct ExpertsConfig {
   // by the sigmoid of a product with the input if it has a gate.
   std::int64_t shared_size = 0;  // 0: there is none
   bool shared_gate = false;
+  // The experts stand beside the layer's own block, and take the hidden state as it does. Both, and the router, have
+  // norms of their own; what an expert returns is multiplied by a number too (Gemma 4).
+  bool beside_block = false;
   std::vector<bool> layers;  // by layer: whether it has experts
 };
 
@@ -224,15 +227,17 @@ struct ModelConfig {
 
   // Whether a layer has experts; whether it has a feed-forward block that is none.
   bool HasExperts(std::int64_t layer) const { return experts && experts->layers[static_cast<std::size_t>(layer)]; }
-  bool HasOwnBlock(std::int64_t layer) const { return !HasExperts(layer) || experts->shared_size > 0; }
+  bool HasOwnBlock(std::int64_t layer) const {
+    return !HasExperts(layer) || experts->shared_size > 0 || experts->beside_block;
+  }
   // The size of that block; of the largest, or of an expert if that is larger.
   std::int64_t BlockSize(std::int64_t layer) const {
     if (HasExperts(layer) && experts->shared_size > 0) return experts->shared_size;
     return shared_are_wide && SharesKv(layer) ? 2 * intermediate_size : intermediate_size;
   }
   std::int64_t MostBlockSize() const {
-    if (!experts) return shared_are_wide ? 2 * intermediate_size : intermediate_size;
-    return std::max({intermediate_size, experts->shared_size, experts->intermediate_size});
+    const std::int64_t own = shared_are_wide ? 2 * intermediate_size : intermediate_size;
+    return experts ? std::max({own, experts->shared_size, experts->intermediate_size}) : own;
   }
 
   // The rows of gate and up of such a block together.

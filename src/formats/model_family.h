@@ -57,9 +57,11 @@ struct FieldNames {
 
 // What a family's mixtures of experts are.
 struct ExpertRule {
-  const char* count = nullptr;  // the field; null: the family has none
+  const char* count = nullptr;    // the field; null: the family has none
+  const char* enabled = nullptr;  // the field without which there are none; null: there always are
   const char* other_count = nullptr;
   std::int64_t default_count = 0, default_per_token = 0;
+  const char* per_token = "num_experts_per_tok";
   const char* intermediate = "intermediate_size";  // the field of the size of an expert
   std::int64_t default_intermediate = 0;           // 0: required
   bool always_renormalises = false;                // else norm_topk_prob says it
@@ -70,6 +72,7 @@ struct ExpertRule {
   bool shared_gate = true;                                 // the shared expert has a gate
   // There may be none: 0 of them, and feed-forward blocks of the size of the shared expert.
   bool may_be_none = false;
+  bool beside_block = false;  // ExpertsConfig::beside_block
 };
 
 // One row of the table.

@@ -337,7 +337,17 @@ TEST(ModelFamilyTest, Gemma4) {
     EXPECT_EQ(c.RotaryDim(*c.local_rope), 16);
   }
   EXPECT_EQ(Parsed(Gemma4({{"global_head_dim", 16}, {"use_bidirectional_attention", "vision"}})).logit_soft_cap, 0);
-  EXPECT_THAT(ErrorOf(Gemma4({{"enable_moe_block", true}})), HasSubstr("enable_moe_block true is not supported"));
+  const nlohmann::json moe = {{"enable_moe_block", true}, {"num_experts", 6}, {"moe_intermediate_size", 20}};
+  EXPECT_THAT(ErrorOf(Gemma4(moe)), HasSubstr("top_k_experts is missing: expected an integer from 1 to 6"));
+  nlohmann::json whole = moe;
+  whole["top_k_experts"] = 2;
+  const ModelConfig of_experts = Parsed(Gemma4(whole));
+  ASSERT_TRUE(of_experts.experts && of_experts.experts->beside_block);
+  EXPECT_TRUE(of_experts.HasOwnBlock(0) && of_experts.HasExperts(0) && of_experts.experts->route.renormalise);
+  EXPECT_EQ(of_experts.BlockSize(0), of_experts.intermediate_size);
+  EXPECT_EQ(of_experts.experts->intermediate_size, 20);
+  whole["enable_moe_block"] = false;  // the other fields are then of no meaning
+  EXPECT_FALSE(Parsed(Gemma4(whole)).experts);
   EXPECT_THAT(ErrorOf(Gemma4({{"use_bidirectional_attention", "all"}})), HasSubstr("attention is causal"));
   // What cannot be, or has no room.
   EXPECT_THAT(ErrorOf(Gemma4({{"num_global_key_value_heads", 1}, {"num_key_value_heads", 4}})),

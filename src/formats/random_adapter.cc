@@ -69,7 +69,8 @@ std::vector<Tensor> Tensors(const ModelConfig& model, std::int32_t rank, const s
       for (std::int32_t e = 0; e < model.experts->route.experts; ++e) {
         add(parent + "experts." + std::to_string(e) + "." + name, target, layer, e);
       }
-      if (model.HasOwnBlock(layer)) add(parent + "shared_expert." + name, target, layer);
+      if (model.HasOwnBlock(layer))
+        add(parent + (model.experts->beside_block ? "" : "shared_expert.") + name, target, layer);
     }
   }
   if (std::ranges::find(targets, LoraTarget::kLmHead) != targets.end()) add("lm_head", LoraTarget::kLmHead, 0);

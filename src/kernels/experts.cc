@@ -86,7 +86,10 @@ void ChooseOfRow(const RouteRowsArguments& a, std::int64_t row, Scratch& s) {
     sum += weights[c] = s.scores[static_cast<std::size_t>(experts[c])];
   }
   const float factor = form.renormalise ? form.scale / sum : form.scale;
-  for (std::int32_t c = 0; c < form.per_token; ++c) weights[c] *= factor;
+  for (std::int32_t c = 0; c < form.per_token; ++c) {
+    weights[c] *= factor;
+    if (a.scales != nullptr) weights[c] *= a.scales[experts[c]];
+  }
 }
 
 // Calls fn(task) for rows, in this thread if they are few.

@@ -16,7 +16,8 @@ namespace loramux {
 // a number counts as least.
 struct RouteRowsArguments {
   ConstRows logits;
-  const float* bias = nullptr;  // [experts], added to the scores that choose but not to the weights, or null
+  const float* bias = nullptr;    // [experts], added to the scores that choose but not to the weights, or null
+  const float* scales = nullptr;  // [experts], by which the weights of the chosen are multiplied at last, or null
   std::int64_t rows = 0;
   RouteForm form;
   std::int32_t* experts = nullptr;  // [rows, per_token]

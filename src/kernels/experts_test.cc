@@ -26,16 +26,21 @@ TEST_P(ExpertsTest, ChoosesAsTheContractSays) {
     constexpr std::int64_t kRows = 60;
     const std::int64_t stride = form.experts + 3, k = form.per_token;
     const auto logits = RandomFloats(kRows * stride, prng), bias = RandomFloats(form.experts, prng);
+    Prng other(2);
+    const auto scales = RandomFloats(form.experts, other);
     for (const float* const added : {static_cast<const float*>(nullptr), bias.data()}) {
       std::vector<std::int32_t> experts(static_cast<std::size_t>(kRows * k));
       std::vector<float> weights(experts.size());
-      RouteRows(context(), {{logits.data(), stride}, added, kRows, form, experts.data(), weights.data()});
+      const float* const factors = added == nullptr ? nullptr : scales.data();
+      RouteRows(context(), {{logits.data(), stride}, added, factors, kRows, form, experts.data(), weights.data()});
       for (std::int64_t i = 0; i < kRows; ++i) {
         const ChoiceForTest expected = ExpectedChoice(form, logits.data() + i * stride, added);
         for (std::int64_t c = 0; c < k; ++c) {
           const auto at = static_cast<std::size_t>(i * k + c), of = static_cast<std::size_t>(c);
           ASSERT_EQ(experts[at], expected.experts[of]) << i << " " << c;
-          ASSERT_NEAR(weights[at], expected.weights[of], 1e-6f * (1 + expected.weights[of])) << i << " " << c;
+          const float factor = factors == nullptr ? 1.0f : factors[experts[at]];
+          const float right = factor * expected.weights[of];
+          ASSERT_NEAR(weights[at], right, 1e-6f * (1 + std::abs(right))) << i << " " << c;
         }
       }
     }

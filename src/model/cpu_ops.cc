@@ -58,6 +58,7 @@ CpuWorkspace::CpuWorkspace(const ModelConfig& config, const ModelConfig& whole, 
       chosen(config.experts ? config.hidden_size : 0),
       chosen_up(config.experts ? 2 * config.experts->intermediate_size : 0),
       chosen_between(config.experts ? config.experts->intermediate_size : 0),
+      of_experts(config.experts && config.experts->beside_block ? config.hidden_size : 0),
       exchange(part),
       part_output(part.whole() ? 0 : RangeOf(part, whole.hidden_size).room) {
   if (config.local_rope) local_rope.emplace(config, *config.local_rope);
@@ -87,6 +88,7 @@ void CpuWorkspace::Reserve(const ModelConfig& config, std::int64_t max_tokens, s
     const RouteForm& form = config.experts->route;
     const std::int64_t pairs = max_tokens * form.per_token;
     router.Ensure(max_tokens);
+    of_experts.Ensure(max_tokens);
     for (CpuRowBuffer* buffer : {&chosen, &chosen_up, &chosen_between}) buffer->Ensure(pairs);
     experts.reserve(static_cast<std::size_t>(pairs));
     expert_weights.reserve(static_cast<std::size_t>(pairs));
@@ -141,6 +143,7 @@ ForwardBuffers<Rows> CpuOps::Begin(const StepRows<LoraView>& batch) {
           .chosen = w_.chosen.Ensure(pairs),
           .chosen_up = w_.chosen_up.Ensure(pairs),
           .chosen_between = w_.chosen_between.Ensure(pairs),
+          .of_experts = w_.of_experts.Ensure(rows),
           .output_gates = w_.output_gates.Ensure(rows),
           .mixed = w_.mixed.Ensure(rows),
           .state_gates = w_.state_gates.Ensure(rows),
@@ -552,12 +555,13 @@ void CpuOps::GateMul(Rows gate_up, std::int64_t rows, std::int64_t width, Rows y
   loramux::GateMul(f_.context, {gate_up, y, rows, width, GateOf(config_)});
 }
 
-void CpuOps::Route(Rows router, Rows x, Rows chosen) {
+void CpuOps::Route(Rows router, const Vector& scales, Rows x, Rows chosen) {
   const RouteForm& form = config_.experts->route;
   const std::int64_t rows = batch_->num_rows;
   w_.experts.resize(static_cast<std::size_t>(rows * form.per_token));
   w_.expert_weights.resize(w_.experts.size());
   RouteRows(f_.context, {.logits = router,
+                         .scales = scales.empty() ? nullptr : scales.data(),
                          .rows = rows,
                          .form = form,
                          .experts = w_.experts.data(),

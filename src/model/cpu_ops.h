@@ -66,7 +66,7 @@ struct CpuWorkspace {
   CpuRowBuffer last_hidden;  // one row per row of logits
   // Of mixtures of experts: the router's rows, one per token, and the chosen experts, per_token for each; the rows of
   // the chosen, sorted by expert.
-  CpuRowBuffer router, chosen, chosen_up, chosen_between;
+  CpuRowBuffer router, chosen, chosen_up, chosen_between, of_experts;
   std::vector<std::int32_t> experts;
   std::vector<float> expert_weights;
   ChosenRows chosen_rows;
@@ -125,7 +125,7 @@ class CpuOps {
   void MulSigmoid(std::int64_t layer, Rows gates, Rows y);
   void MixStates(std::int64_t layer, const StateWeightsOf<Vector>& weights, Rows x, Rows gates, Rows mixed, Rows out);
   void GateMul(Rows gate_up, std::int64_t rows, std::int64_t width, Rows y);
-  void Route(Rows router, Rows x, Rows chosen);
+  void Route(Rows router, const Vector& scales, Rows x, Rows chosen);
   void ExpertLinear(std::int64_t layer, Rows x, const std::vector<Matrix>& w, const std::vector<Vector>& bias, Rows y,
                     std::span<const LoraOutput<Rows>> outputs);
   void CombineChosen(Rows chosen, Rows router, Rows y);

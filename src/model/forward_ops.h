@@ -31,6 +31,7 @@ struct ForwardBuffers {
   // of each token, sorted by expert: its input and its output, and what lies between.
   Rows router;                             // [experts + 1]
   Rows chosen, chosen_up, chosen_between;  // [hidden_size], [2 intermediate_size], [intermediate_size] of an expert
+  Rows of_experts = {};                    // what they return, beside a block (ExpertsConfig::beside_block)
   Rows output_gates = {};                  // gates of attention's output (ModelConfig::output_gate): [QDim]
   Rows mixed = {}, state_gates = {};       // recurrent: the convolution's result, [Channels()]; gates, [2 value_heads]
   // As many rows as the largest block of logits.
@@ -97,7 +98,8 @@ struct NormOf {
 //   Attention(layer, window, sinks, slopes, q, out) causal, over pages; window 0: all earlier positions; sinks: one
 //                                    more logit for each head, without a value; slopes: AlibiSlopes; empty: none
 //   GateMul(gate_up, rows, width, y) y = f(gate) * up, or f(up) without a gate, with the model's activation f
-//   Route(router, x, chosen)         chooses each row's experts by its logits (router); chosen: the rows they get
+//   Route(router, scales, x, chosen) chooses each row's experts by its logits (router); scales: factors of their
+//                                    weights, by expert; empty: none; chosen: the rows they get
 //   ExpertLinear(layer, x, w, bias, y, outputs) as Linear, for the chosen rows, each by its expert's matrix
 //   CombineChosen(chosen, router, y) y = (y times the sigmoid of the gate's logit, if the layer has a shared expert) +
 //                                    the rows of its chosen experts, each times its weight
@@ -132,7 +134,7 @@ concept ForwardOps = requires(Ops& ops, const StepRows<typename Ops::Adapter>& b
   ops.StoreKv(n, x, x);
   ops.Attention(n, n, weights.no_bias, weights.slopes, x, x);
   ops.GateMul(x, n, n, x);
-  ops.Route(x, x, x);
+  ops.Route(x, weights.no_bias, x, x);
   ops.ExpertLinear(n, x, weights.layers[0].expert_gate_up, weights.layers[0].expert_gate_up_bias, x, outputs);
   ops.CombineChosen(x, x, x);
   ops.MixLayerInputs(x, weights.final_norm, x);

@@ -9,11 +9,11 @@
 #include <cstdint>
 #include <initializer_list>
 #include <span>
-#include <vector>
 
 #include "base/check.h"
 #include "formats/adapter_config.h"
 #include "formats/model_config.h"
+#include "model/feed_forward.h"
 #include "model/forward_ops.h"
 #include "model/step_rows.h"
 
@@ -27,7 +27,7 @@ class ForwardPass {
   using Batch = StepRows<typename Ops::Adapter>;
 
   ForwardPass(const ModelConfig& config, const typename Ops::Weights& weights, Ops& ops)
-      : config_(config), weights_(weights), ops_(ops) {
+      : config_(config), weights_(weights), ops_(ops), feed_forward_(config, weights, ops) {
     CHECK(StateOps<Ops> || (!config.recurrent && !config.output_gate));
     CHECK(MambaOps<Ops> || !config.recurrent || !config.recurrent->mamba);
   }
@@ -39,6 +39,7 @@ class ForwardPass {
     const StepBatch& step = *batch.step;
     rows_ = batch.num_rows;
     b_ = ops_.Begin(batch);
+    feed_forward_.Begin(b_, rows_);
     const Rows embedded = Projects() ? b_.embedded : b_.hidden;
     ops_.EmbedRows(weights_.EmbeddingRows(), embedded);
     for (std::int64_t layer = 0; layer < config_.num_layers; ++layer) {
@@ -147,12 +148,12 @@ class ForwardPass {
     const Rows x = Attention(layer, w);
     if (config_.block_order == BlockOrder::kSequential) {
       AttentionOutput(layer, w);
-      FeedForward(layer, w, BlockInput({OwnKind::kMlpNorm, layer}, w.mlp_norm));
+      feed_forward_.Run(layer, w, BlockInput({OwnKind::kMlpNorm, layer}, w.mlp_norm));
     } else {
       const bool one_norm = config_.block_order == BlockOrder::kParallelOneNorm;
-      MlpInput(layer, w, one_norm ? x : BlockInput({OwnKind::kMlpNorm, layer}, w.mlp_norm));
+      feed_forward_.Input(layer, w, one_norm ? x : BlockInput({OwnKind::kMlpNorm, layer}, w.mlp_norm));
       AttentionOutput(layer, w);
-      MlpOutput(layer, w);
+      feed_forward_.Output(layer, w);
     }
     AddOutput({OwnKind::kMlpOutputNorm, layer}, w.mlp_output_norm);
     if (config_.layer_input_size > 0) AddLayerInput(layer, w);
@@ -225,46 +226,6 @@ class ForwardPass {
     AddOutput({OwnKind::kAttentionOutputNorm, layer}, w.attention_output_norm);
   }
 
-  // normed = the output of the feed-forward block of x, of the layer's experts, or of both.
-  void FeedForward(std::int64_t layer, const Layer& w, const Rows& x) {
-    if (!config_.HasExperts(layer)) {
-      MlpInput(layer, w, x);
-      return MlpOutput(layer, w);
-    }
-    const ExpertsConfig& experts = *config_.experts;
-    Linear(layer, x, rows_, w.router, w.router_bias, b_.router, {{LoraTarget::kRouter, b_.router}});
-    if (experts.shared_gate) {
-      const Rows gate = b_.router.From(experts.route.experts);
-      Linear(layer, x, rows_, w.shared_gate, weights_.no_bias, gate, {{LoraTarget::kSharedGate, gate}});
-    }
-    ops_.Route(b_.router, x, b_.chosen);
-    if (experts.shared_size > 0) MlpInput(layer, w, x);
-    const Rows up = b_.chosen_up.From(experts.intermediate_size);
-    ExpertLinear(layer, b_.chosen, w.expert_gate_up, w.expert_gate_up_bias, b_.chosen_up,
-                 {{LoraTarget::kGate, b_.chosen_up}, {LoraTarget::kUp, up}});
-    ops_.GateMul(b_.chosen_up, rows_ * experts.route.per_token, experts.intermediate_size, b_.chosen_between);
-    ExpertLinear(layer, b_.chosen_between, w.expert_down, w.expert_down_bias, b_.chosen,
-                 {{LoraTarget::kDown, b_.chosen}});
-    if (experts.shared_size > 0) MlpOutput(layer, w);
-    ops_.CombineChosen(b_.chosen, b_.router, b_.normed);
-  }
-
-  void MlpOutput(std::int64_t layer, const Layer& w) {
-    Linear(layer, b_.activated, rows_, w.down, w.down_bias, b_.normed, {{LoraTarget::kDown, b_.normed}});
-  }
-
-  // activated = f(gate(x)) * up(x), or f(up(x))
-  void MlpInput(std::int64_t layer, const Layer& w, const Rows& x) {
-    if (config_.gated) {
-      const Rows up = b_.gate_up.From(config_.BlockSize(layer));
-      Linear(layer, x, rows_, w.gate_up, w.gate_up_bias, b_.gate_up,
-             {{LoraTarget::kGate, b_.gate_up}, {LoraTarget::kUp, up}});
-    } else {
-      Linear(layer, x, rows_, w.gate_up, w.gate_up_bias, b_.gate_up, {{LoraTarget::kUp, b_.gate_up}});
-    }
-    ops_.GateMul(b_.gate_up, rows_, config_.BlockSize(layer), b_.activated);
-  }
-
   // lm_head(norm(hidden)) of the block's rows.
   void Logits(const LogitBlock& block) {
     ops_.GatherLogitRows(block, b_.hidden, b_.last_hidden);
@@ -282,15 +243,10 @@ class ForwardPass {
     ops_.Linear(layer, x, rows, w, bias, y, std::span<const LoraOutput<Rows>>(outputs.begin(), outputs.size()));
   }
 
-  void ExpertLinear(std::int64_t layer, const Rows& x, const std::vector<typename Ops::Weights::Matrix>& w,
-                    const std::vector<typename Ops::Weights::Vector>& bias, const Rows& y,
-                    std::initializer_list<LoraOutput<Rows>> outputs) {
-    ops_.ExpertLinear(layer, x, w, bias, y, std::span<const LoraOutput<Rows>>(outputs.begin(), outputs.size()));
-  }
-
   const ModelConfig& config_;
   const typename Ops::Weights& weights_;
   Ops& ops_;
+  FeedForward<Ops> feed_forward_;
   ForwardBuffers<Rows> b_;
   std::int64_t rows_ = 0;
 };

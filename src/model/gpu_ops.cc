@@ -495,7 +495,7 @@ void GpuOps::NormGated(const StateWeightsOf<Vector>& weights, Rows z, Rows out) 
                   .gate_first = config.mamba});
 }
 
-void GpuOps::Route(Rows router, Rows x, Rows chosen) {
+void GpuOps::Route(Rows router, const Vector& /*scales*/, Rows x, Rows chosen) {
   Flush();
   const RouteForm& form = config_.experts->route;
   const gpu::ExpertLists& lists = w_.activations().experts;

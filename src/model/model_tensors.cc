@@ -254,7 +254,8 @@ Result<StackedExperts> FindStacked(ModelSource& source, const ModelConfig& c, co
 Status FindStackedExperts(ModelSource& source, const ModelConfig& c, const std::string& layer, LayerTensors& t) {
   const std::int64_t size = c.experts->intermediate_size;
   for (const auto& [gate_up, down] : {std::pair{"mlp.experts.gate_up_proj", "mlp.experts.down_proj"},
-                                      std::pair{"block_sparse_moe.input_linear", "block_sparse_moe.output_linear"}}) {
+                                      std::pair{"block_sparse_moe.input_linear", "block_sparse_moe.output_linear"},
+                                      std::pair{"experts.gate_up_proj", "experts.down_proj"}}) {
     StackedExperts gates, ups;
     ASSIGN_OR_RETURN(const auto both, FindStacked(source, c, layer + gate_up, 2, size, c.hidden_size));
     if (both.matrix == nullptr) {
@@ -296,7 +297,8 @@ Status FindSplitExperts(ModelSource& source, const ModelConfig& c, const std::st
 Result<std::string_view> FindRouter(ModelSource& source, const ModelConfig& c, const std::string& layer,
                                     LayerTensors& t) {
   const std::int64_t count = c.experts->route.experts;
-  for (const char* name : {"mlp.gate", "block_sparse_moe.gate", "mlp.router", "block_sparse_moe.router.layer"}) {
+  for (const char* name :
+       {"mlp.gate", "block_sparse_moe.gate", "mlp.router", "block_sparse_moe.router.layer", "router.proj"}) {
     ASSIGN_OR_RETURN(t.router.weight, source.FindMatrix(layer + name, count, c.hidden_size));
     if (t.router.weight == nullptr) continue;
     if (!c.experts->router_bias) return std::string_view(name);
@@ -307,6 +309,19 @@ Result<std::string_view> FindRouter(ModelSource& source, const ModelConfig& c, c
   return std::string_view(kExpertNames[0].router);
 }
 
+// The norms of experts beside a block, and the factors of what each returns.
+Status FindNormsBeside(ModelSource& source, const ModelConfig& c, const std::string& layer, LayerTensors& t) {
+  const std::int64_t hidden = c.hidden_size;
+  const std::string names[] = {"router.scale", "post_feedforward_layernorm_1.weight",
+                               "pre_feedforward_layernorm_2.weight", "post_feedforward_layernorm_2.weight"};
+  NormTensors* const norms[] = {&t.router_norm, &t.block_output_norm, &t.experts_norm, &t.experts_output_norm};
+  for (std::size_t i = 0; i < std::size(names); ++i) {
+    ASSIGN_OR_RETURN(norms[i]->weight, source.RequireVector(layer + names[i], hidden));
+  }
+  ASSIGN_OR_RETURN(t.expert_scales, source.RequireVector(layer + "router.per_expert_scale", c.experts->route.experts));
+  return Ok{};
+}
+
 Status FindMlp(ModelSource& source, const ModelConfig& c, std::int64_t index, const std::string& layer,
                LayerTensors& t) {
   if (!c.HasExperts(index)) return FindBlock(source, c, c.BlockSize(index), layer, "mlp.", t);
@@ -314,6 +329,10 @@ Status FindMlp(ModelSource& source, const ModelConfig& c, std::int64_t index, co
   RETURN_IF_ERROR(FindStackedExperts(source, c, layer, t));
   if (t.experts.empty()) {
     RETURN_IF_ERROR(FindSplitExperts(source, c, layer, kExpertNames[router == kExpertNames[1].router ? 1 : 0], t));
+  }
+  if (c.experts->beside_block) {
+    RETURN_IF_ERROR(FindNormsBeside(source, c, layer, t));
+    return FindBlock(source, c, c.BlockSize(index), layer, "mlp.", t);
   }
   if (c.experts->shared_size == 0) return Ok{};
   if (c.experts->shared_gate) {
@@ -449,8 +468,8 @@ std::int64_t ParameterCount(const ModelConfig& config, const ModelTensors& tenso
   add_norms({&tensors.final_norm, &tensors.embedding_norm, &tensors.layer_context_norm});
   for (const LayerTensors& t : tensors.layers) {
     add_norms({&t.input_norm, &t.attention_output_norm, &t.mlp_norm, &t.mlp_output_norm, &t.q_norm, &t.k_norm,
-               &t.layer_input_norm});
-    add({&t.sinks, &t.scale, &t.conv, &t.conv_bias, &t.rate, &t.dt_bias, &t.skip, &t.state_norm});
+               &t.layer_input_norm, &t.router_norm, &t.block_output_norm, &t.experts_norm, &t.experts_output_norm});
+    add({&t.sinks, &t.expert_scales, &t.scale, &t.conv, &t.conv_bias, &t.rate, &t.dt_bias, &t.skip, &t.state_norm});
   }
   return count;
 }

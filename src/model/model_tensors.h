@@ -37,6 +37,10 @@ struct LayerTensors : BlockTensors {
   LinearTensors q, k, v, o;
   LinearTensors router, shared_gate;
   std::vector<BlockTensors> experts;
+  // With ExpertsConfig::beside_block: norms of the router's input (router.scale), of the output of the layer's own
+  // block, and of the input and the output of the experts; a number for each expert.
+  NormTensors router_norm, block_output_norm, experts_norm, experts_output_norm;
+  std::vector<float> expert_scales;
   std::vector<float> sinks;
   NormTensors input_norm, attention_output_norm, mlp_norm, mlp_output_norm, q_norm, k_norm, v_norm;
   std::vector<float> scale;  // one number, or none

@@ -37,6 +37,10 @@ struct LayerWeightsOf {
   std::vector<Matrix> expert_down;     // [hidden, intermediate]
   Vector router_bias;                  // empty if none
   std::vector<Vector> expert_gate_up_bias, expert_down_bias;
+  // With ExpertsConfig::beside_block; else empty: norms [hidden] of the router's input, of what the layer's own block
+  // returns, of the input of the experts, and of what they return together; [experts], factors of what each returns.
+  NormWeightsOf<Vector> router_norm, block_output_norm, experts_norm, experts_output_norm;
+  Vector expert_scales;
   Vector sinks;  // [heads]; empty if none
   // [hidden] each, of the inputs and the outputs of attention and of the feed-forward block; empty if none
   NormWeightsOf<Vector> input_norm, attention_output_norm, mlp_norm, mlp_output_norm;

@@ -25,6 +25,18 @@ namespace {
 
 ModelWeights::Norm NormOf(const NormTensors& t) { return {t.weight, t.bias}; }
 
+// What experts beside a block have besides.
+void PackBeside(const LayerTensors& t, LayerWeights& w) {
+  w.router_norm = NormOf(t.router_norm);
+  // The router's input is divided by the root of its width, too.
+  const float of_router = 1.0f / std::sqrt(static_cast<float>(w.router_norm.weight.size()));
+  for (float& weight : w.router_norm.weight) weight *= of_router;
+  w.block_output_norm = NormOf(t.block_output_norm);
+  w.experts_norm = NormOf(t.experts_norm);
+  w.experts_output_norm = NormOf(t.experts_output_norm);
+  w.expert_scales = t.expert_scales;
+}
+
 LayerWeights PackLayer(Packer& packer, const LayerTensors& t, std::optional<WeightFormat> format) {
   LayerWeights w;
   if (t.in_all.weight != nullptr) {
@@ -60,6 +72,7 @@ LayerWeights PackLayer(Packer& packer, const LayerTensors& t, std::optional<Weig
   if (t.router.weight != nullptr) w.router = packer.Matrix({t.router}, std::nullopt);
   if (t.shared_gate.weight != nullptr) w.shared_gate = packer.Matrix({t.shared_gate}, std::nullopt);
   w.router_bias = t.router.bias;
+  PackBeside(t, w);
   w.sinks = t.sinks;
   w.qkv_bias = StackedBias({t.in_all, t.q, t.k, t.v});
   w.o_bias = StackedBias({t.o});
@@ -163,6 +176,11 @@ void RandomExperts(const ModelConfig& c, WeightFormat format, Prng& prng, LayerW
   w.router = RandomMatrix(count, hidden, floats, prng);
   w.router_bias = Zeros(experts.router_bias, count);
   if (experts.shared_gate) w.shared_gate = RandomMatrix(1, hidden, floats, prng);
+  if (experts.beside_block) {
+    w.router_norm.weight = w.block_output_norm.weight = w.experts_norm.weight = w.experts_output_norm.weight =
+        Ones(hidden);
+    w.expert_scales = Ones(count);
+  }
   for (std::int64_t e = 0; e < count; ++e) {
     w.expert_gate_up.push_back(RandomMatrix(2 * size, hidden, format, prng));
     w.expert_down.push_back(RandomMatrix(hidden, size, format, prng));
@@ -238,7 +256,8 @@ std::int64_t WeightBytes(const ModelWeights& weights) {
                        FloatBytes({&weights.final_norm, &weights.embedding_norm}) + FloatBytes({&weights.slopes});
   for (const LayerWeights& w : weights.layers) {
     total += static_cast<std::int64_t>(w.qkv.bytes() + w.o.bytes() + w.gate_up.bytes() + w.down.bytes());
-    total += FloatBytes({&w.qkv_bias, &w.o_bias, &w.gate_up_bias, &w.down_bias, &w.router_bias, &w.sinks});
+    total +=
+        FloatBytes({&w.qkv_bias, &w.o_bias, &w.gate_up_bias, &w.down_bias, &w.router_bias, &w.expert_scales, &w.sinks});
     total += static_cast<std::int64_t>(w.router.bytes() + w.shared_gate.bytes() + w.state_gates.bytes());
     total += FloatBytes({&w.states.conv, &w.states.rate, &w.states.dt_bias, &w.states.norm});
     total += FloatBytes({&w.states.conv_bias, &w.states.skip});
@@ -251,6 +270,7 @@ std::int64_t WeightBytes(const ModelWeights& weights) {
     }
     total += FloatBytes({&w.input_norm, &w.attention_output_norm, &w.mlp_norm, &w.mlp_output_norm, &w.q_norm, &w.k_norm,
                          &w.v_norm, &w.layer_input_norm});
+    total += FloatBytes({&w.router_norm, &w.block_output_norm, &w.experts_norm, &w.experts_output_norm});
   }
   return total;
 }

@@ -81,7 +81,8 @@ class OutputList {
     Matrix(attention + "k_proj", t.k, layers_);
     if (!config_.ValuesAreKeys(index)) Matrix(attention + "v_proj", t.v, layers_);
     Matrix(attention + "o_proj", t.o, layers_);
-    Block(t.router.weight == nullptr ? mlp : mlp + "shared_expert.", t);
+    const bool beside = !t.expert_scales.empty();
+    Block(t.router.weight == nullptr || beside ? mlp : mlp + "shared_expert.", t);
     const std::string experts = mlp + "experts.";
     Matrix(mlp + "gate", t.router, std::nullopt);
     Matrix(mlp + "shared_expert_gate", t.shared_gate, std::nullopt);
@@ -101,6 +102,11 @@ class OutputList {
     Norm(prefix, norms_.mlp, of_sum ? t.mlp_output_norm : t.mlp_norm);
     Norm(prefix, norms_.mlp_output, t.mlp_output_norm);
     Vector(prefix + "layer_scalar", t.scale);
+    Vector(prefix + "router.scale", t.router_norm.weight);
+    Vector(prefix + "router.per_expert_scale", t.expert_scales);
+    Norm(prefix, "post_feedforward_layernorm_1", t.block_output_norm);
+    Norm(prefix, "pre_feedforward_layernorm_2", t.experts_norm);
+    Norm(prefix, "post_feedforward_layernorm_2", t.experts_output_norm);
     Matrix(prefix + "per_layer_input_gate", t.input_gate, layers_);
     Matrix(prefix + "per_layer_projection", t.input_projection, layers_);
     Norm(prefix, "post_per_layer_input_norm", t.layer_input_norm);

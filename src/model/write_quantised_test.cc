@@ -65,7 +65,8 @@ TEST_F(WriteQuantisedTest, TheDirectoryIsTheModelQuantisedAtLoad) {
 
 // What single families have besides: norms of heads, projections of the embedding, its norm, values that are keys.
 TEST_F(WriteQuantisedTest, AllTensorsOfAFamilyAreWritten) {
-  for (const char* name : {"stablelm_parallel", "opt_post_norm", "bloom", "falcon_rw", "gemma4", "gemma4_small"}) {
+  for (const char* name :
+       {"stablelm_parallel", "opt_post_norm", "bloom", "falcon_rw", "gemma4", "gemma4_small", "gemma4_moe"}) {
     SCOPED_TRACE(name);
     const fs::path from = fs::path(LORAMUX_SOURCE_DIR) / "tests/golden/models" / name / "model";
     const WeightOptions options = {.layers = WeightFormat::kQ8};

@@ -57,6 +57,12 @@ constexpr Names kOfLayers[] = {
     {"mlp.experts.gate_proj", "ffn_gate_exps"},
     {"mlp.experts.up_proj", "ffn_up_exps"},
     {"mlp.experts.down_proj", "ffn_down_exps"},
+    {"experts.gate_up_proj", "ffn_gate_up_exps"},
+    {"experts.down_proj", "ffn_down_exps"},
+    {"router", "ffn_gate_inp"},
+    {"post_feedforward_layernorm_1", "post_ffw_norm_1"},
+    {"pre_feedforward_layernorm_2", "pre_ffw_norm_2"},
+    {"post_feedforward_layernorm_2", "post_ffw_norm_2"},
     {"mlp.shared_expert.gate_proj", "ffn_gate_shexp"},
     {"mlp.shared_expert.up_proj", "ffn_up_shexp"},
     {"mlp.shared_expert.down_proj", "ffn_down_shexp"},
@@ -178,6 +184,7 @@ class GgufSource : public ModelSource {
     if (name.ends_with(kSinks))
       return FindVector(name.substr(0, name.size() - kSinks.size()) + "attn_sinks.weight", size);
     if (name.ends_with(kScale)) return Values(LayerOf(name, kScale) + "layer_output_scale.weight", size);
+    if (name.ends_with(kExpertScale)) return Values(LayerOf(name, kExpertScale) + "ffn_down_exps.scale", size);
     if (name.ends_with(kRate)) return Rates(LayerOf(name, kRate) + "ssm_a", size);
     if (name.ends_with(kTimeStep)) return OfHeads(LayerOf(name, kTimeStep) + "ssm_dt.bias", size);
     for (const Names& of_mamba : kOfMamba) {
@@ -222,7 +229,7 @@ class GgufSource : public ModelSource {
  private:
   static constexpr std::string_view kSinks = "self_attn.sinks", kScale = "layer_scalar", kRate = "linear_attn.A_log",
                                     kTimeStep = "linear_attn.dt_bias", kConv = "linear_attn.conv1d.weight",
-                                    kMambaConv = "mamba.conv1d.weight";
+                                    kMambaConv = "mamba.conv1d.weight", kExpertScale = "router.per_expert_scale";
 
   Error Missing(const std::string& name) const {
     return InvalidArgument(file_->label() + ": tensor " + Quote(name) + " is missing", name);

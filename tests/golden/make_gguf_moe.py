@@ -10,7 +10,7 @@ or are those of all experts (in Qwen2-MoE and OLMoE), and the constants of gpt-o
 from golden_common import read_json, write_json
 
 import torch
-from make_families import granite_hybrid, kinds, small
+from make_families import gemma4, granite_hybrid, kinds, small
 from make_gguf_families import PROMPTS, WINDOW, command, published_kinds
 from make_models import rope
 from make_moe import in_mxfp4, moe_weights
@@ -81,6 +81,9 @@ def models():
     yield ("granite4_moe", "granitemoehybrid", {
         **granite_hybrid("ff", position_embedding_type="rope", tie_word_embeddings=True, **rope(10000.0)), **LOCAL_EXPERTS,
         "intermediate_size": 32}, PROMPTS), {**moe, **published_kinds()}
+    yield ("gemma4_moe", "gemma4_text", {
+        **gemma4("sf", tie_word_embeddings=True, final_logit_softcapping=3.0), "intermediate_size": 16, "enable_moe_block": True,
+        "num_experts": 6, "top_k_experts": 2, "moe_intermediate_size": 32}, PROMPTS), moe
     oss = {**moe, "weights": beyond_limits}
     yield ("gpt_oss", "gpt_oss", gpt_oss(32, 32), PROMPTS), oss
     yield ("gpt_oss_mxfp4", "gpt_oss", gpt_oss(64, 96), PROMPTS), {**oss, "edit": packed}

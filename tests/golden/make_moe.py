@@ -8,7 +8,7 @@ from golden_common import read_json, stable_seed
 
 import torch
 from make_embeddings import store_embeddings
-from make_families import (LEAST_FAULT, MAMBA_LINEAR, family_weights, granite_hybrid, kinds, logits_of, old_names, plain,
+from make_families import (LEAST_FAULT, MAMBA_LINEAR, family_weights, gemma4, granite_hybrid, kinds, logits_of, old_names, plain,
                            show_faults, small)
 from make_models import ATTENTION, adapter, case, command, load_model, rope, with_adapter
 from routers import watched
@@ -30,9 +30,13 @@ def moe_weights(model, seed):
         noise = torch.randn(p.shape, generator=gen)
         if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
             gain = 1.4 if "gate_up" in name else 2.2
+            if model.config.model_type == "gemma4_text":  # whose sum is normed: only the epsilon shows how large it was
+                gain *= 0.5
             p.copy_(noise * gain / p.shape[1 if transposed else 2] ** 0.5)
         elif name.endswith(("mlp.gate.weight", "router.weight")):
             p.copy_(noise * 2 / p.shape[1] ** 0.5)
+        elif name.endswith("router.proj.weight"):  # whose input is divided by the root of its width
+            p.copy_(noise * 2)
         elif name.endswith("router.bias"):
             p.copy_(noise)
         elif name.endswith("shared_expert_gate.weight"):
@@ -251,6 +255,16 @@ def all_cases():
             ], "6 experts of which 2 are taken, beside a block for all tokens without a gate; two of three layers are Mamba-2 with one group, "
                "none has rope; tied"),
 
+        moe("gemma4_moe", "gemma4_text",
+            gemma4("sff", tie_word_embeddings=True, final_logit_softcapping=3.0, enable_moe_block=True, num_experts=6,
+                   top_k_experts=2, moe_intermediate_size=20), [
+                plain("all_r4", [*ATTENTION, *GATE_UP_DOWN], "of the block beside the experts"),
+                on_experts("experts_r3", ["q_proj", "down_proj"]),
+                plain("everything_r2", "all-linear", "of routers too", r=2),
+                on_experts("down_r2", ["router.proj"], ["experts.down_proj"], "of one matrix, and of the router", r=2),
+            ], "6 experts of which 2 are taken, beside a block for all tokens; norms of both, and of the router's input; factors of "
+               "what each expert returns; full layers have other heads; tied"),
+
         moe("gpt_oss", "gpt_oss", gpt_oss(32, 32, swiglu_alpha=1.4, swiglu_limit=1.5), [
             attention(),
             dora(),
@@ -287,8 +301,10 @@ def other_weights(model, kind):
     def weights(router, logits, indices):
         taken = logits.float().gather(-1, indices)
         whole = logits.float().softmax(-1).gather(-1, indices)
-        return {"of all experts": whole, "that sum to 1": taken.softmax(-1), "in sigmoids": taken.sigmoid(),
-                "in another order": taken.softmax(-1).flip(-1)}[kind]
+        wrong = {"of all experts": whole, "that sum to 1": taken.softmax(-1), "in sigmoids": taken.sigmoid(),
+                 "in another order": taken.softmax(-1).flip(-1)}[kind]
+        scales = getattr(router, "per_expert_scale", None)
+        return wrong if scales is None else wrong * scales[indices]
     return watched(model, weights)
 
 

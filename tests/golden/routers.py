@@ -7,7 +7,7 @@ import torch
 
 def routers_of(model):
     """{name: router}; none in a model without experts."""
-    return {name: module for name, module in model.named_modules() if type(module).__name__.endswith("TopKRouter")}
+    return {name: module for name, module in model.named_modules() if type(module).__name__.endswith(("TopKRouter", "Gemma4TextRouter"))}
 
 
 @contextlib.contextmanager
@@ -16,8 +16,10 @@ def watched(model, saw):
     None, replaces the weights of the experts."""
     def hook(router, _, output):
         logits, weights, indices = output
+        if type(router).__name__ == "Gemma4TextRouter":  # probabilities
+            logits = logits.log()
         other = saw(router, logits, indices)
-        return None if other is None else (logits, other.to(weights.dtype), indices)
+        return None if other is None else (output[0], other.to(weights.dtype), indices)
     handles = [router.register_forward_hook(hook) for router in routers_of(model).values()]
     try:
         yield
