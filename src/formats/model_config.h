@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
@@ -49,7 +50,11 @@ enum class ModelFamily {
   kGraniteMoe,
   kGptOss,
   kQwen35,
+  kQwen35Moe,
+  kQwen3Next,
   kGraniteHybrid,
+  kFalconH1,
+  kNemotronH,
 };
 
 // The family's name for messages.
@@ -110,6 +115,7 @@ struct HeadShape {
 struct ExpertsConfig {
   RouteForm route;
   bool router_bias = false;            // the router's logits have a bias
+  bool route_bias = false;             // the scores that choose have a bias, which does not weigh
   bool biases = false;                 // the experts' matrices have biases
   std::int64_t intermediate_size = 0;  // width of one expert's feed-forward block
   // Such a layer also has a feed-forward block of its own for all tokens, the shared expert; its output is multiplied
@@ -118,6 +124,18 @@ struct ExpertsConfig {
   bool shared_gate = false;
   std::vector<bool> layers;  // by layer: whether it has experts
 };
+
+// Factors within the blocks of a layer (Falcon-H1), of what goes into products and of what comes out of them.
+struct BlockScales {
+  double attention_in = 1, attention_out = 1, states_in = 1, states_out = 1;
+  // Of what Mamba-2's in_proj gives: z, values, keys, queries, steps.
+  std::array<double, 5> states = {1, 1, 1, 1, 1};
+  double gate = 1, down = 1;  // of the feed-forward block
+  friend bool operator==(const BlockScales&, const BlockScales&) = default;
+};
+
+// What a layer has: attention or a recurrence, a feed-forward block, or both.
+enum class LayerPart : std::uint8_t { kBoth, kMixer, kFeedForward };
 
 // The architecture of a base model.
 struct ModelConfig {
@@ -156,6 +174,8 @@ struct ModelConfig {
   bool layer_scales = false;     // a layer's result is multiplied by a number of its own
   std::optional<ExpertsConfig> experts;
   std::optional<RecurrentConfig> recurrent;
+  std::vector<LayerPart> layer_parts;  // by layer; empty: kBoth
+  BlockScales block_scales;
   // What attention gives is multiplied by the sigmoid of gates; q_proj has the gates of each head after its queries.
   bool output_gate = false;
   // Positions are rows of a matrix, this many before that of position 0, and are added to the embedding; nullopt: not.
@@ -222,9 +242,16 @@ struct ModelConfig {
   }
   std::int64_t BaseTokens() const { return vocab_size - added_tokens; }
 
+  // Whether a layer has attention or a recurrence; a feed-forward block or experts.
+  bool Has(LayerPart part, std::int64_t layer) const {
+    return layer_parts.empty() || layer_parts[static_cast<std::size_t>(layer)] == LayerPart::kBoth ||
+           layer_parts[static_cast<std::size_t>(layer)] == part;
+  }
   // Whether a layer has experts; whether it has a feed-forward block that is none.
   bool HasExperts(std::int64_t layer) const { return experts && experts->layers[static_cast<std::size_t>(layer)]; }
-  bool HasOwnBlock(std::int64_t layer) const { return !HasExperts(layer) || experts->shared_size > 0; }
+  bool HasOwnBlock(std::int64_t layer) const {
+    return Has(LayerPart::kFeedForward, layer) && (!HasExperts(layer) || experts->shared_size > 0);
+  }
   // The size of that block; of the largest, or of an expert if that is larger.
   std::int64_t BlockSize(std::int64_t layer) const {
     if (HasExperts(layer) && experts->shared_size > 0) return experts->shared_size;
@@ -257,7 +284,7 @@ struct ModelConfig {
   // RecurrentConfig::InputRows of a recurrent layer.
   std::int64_t QProjDim(std::int64_t layer) const { return output_gate ? 2 * QDim(layer) : QDim(layer); }
   std::int64_t QkvDim(std::int64_t layer) const {
-    if (IsRecurrent(layer)) return recurrent->InputRows();
+    if (!HasAttention(layer)) return IsRecurrent(layer) ? recurrent->InputRows() : 0;
     return QProjDim(layer) + (SharesKv(layer) ? 0 : 2 * KvDim(layer));
   }
   // The width of what goes into o_proj, or into out_proj.
@@ -270,9 +297,17 @@ struct ModelConfig {
     const std::int64_t states = recurrent ? recurrent->InputRows() : 0;
     return std::max({QDim() * (output_gate ? 2 : 1) + 2 * KvDim(), other, states});
   }
-  // Whether a layer has a state in place of keys and values; how many have these, and how many of them before a layer.
+  // Whether a layer has a state; whether it has keys and values; how many have these before a layer, and in all.
   bool IsRecurrent(std::int64_t layer) const { return recurrent && recurrent->layers[static_cast<std::size_t>(layer)]; }
-  std::int64_t KvIndex(std::int64_t layer) const { return layer - (recurrent ? recurrent->Before(layer) : 0); }
+  bool HasAttention(std::int64_t layer) const {
+    return Has(LayerPart::kMixer, layer) && (!IsRecurrent(layer) || recurrent->beside_attention);
+  }
+  std::int64_t KvIndex(std::int64_t layer) const {
+    if (!recurrent && layer_parts.empty()) return layer;
+    std::int64_t before = 0;
+    for (std::int64_t i = 0; i < layer; ++i) before += HasAttention(i) ? 1 : 0;
+    return before;
+  }
   std::int64_t KvLayers() const { return KvIndex(num_layers); }
   // Whether a layer's values are its keys before their norm.
   bool ValuesAreKeys(std::int64_t layer) const { return keys_are_values && !Slides(layer); }

@@ -42,6 +42,11 @@ Status CheckSupported(const ModelConfig& config) {
                            " yet, whose layers differ in their heads; start with --device cpu",
                        "per_layer_config");
   }
+  if (!config.layer_parts.empty() || config.block_scales != BlockScales()) {
+    return Unsupported(std::string("a device does not compute models of family ") + ModelFamilyName(config.family) +
+                           " yet, whose layers have one part each or factors of their parts; start with --device cpu",
+                       "model_type");
+  }
   if (config.recurrent) {
     return Unsupported(std::string("a device does not compute models of family ") + ModelFamilyName(config.family) +
                            ", whose layers of linear attention have no kernels there; start with --device cpu",

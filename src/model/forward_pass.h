@@ -144,9 +144,15 @@ class ForwardPass {
   // that the model has. In parallel, both read the hidden state before either is added; nothing needs a buffer of its
   // own, because what a block reads of `normed` is used up before its output is there.
   void Blocks(std::int64_t layer, const Layer& w) {
+    if (!config_.Has(LayerPart::kMixer, layer)) {
+      FeedForward(layer, w, BlockInput({OwnKind::kInputNorm, layer}, w.input_norm));
+      AddOutput({OwnKind::kMlpOutputNorm, layer}, w.mlp_output_norm);
+      return;
+    }
     const Rows x = Attention(layer, w);
     if (config_.block_order == BlockOrder::kSequential) {
       AttentionOutput(layer, w);
+      if (!config_.Has(LayerPart::kFeedForward, layer)) return;
       FeedForward(layer, w, BlockInput({OwnKind::kMlpNorm, layer}, w.mlp_norm));
     } else {
       const bool one_norm = config_.block_order == BlockOrder::kParallelOneNorm;
@@ -171,7 +177,8 @@ class ForwardPass {
     const Rows x = BlockInput({OwnKind::kInputNorm, layer}, w.input_norm);
     if (config_.IsRecurrent(layer)) {
       Recurrence(layer, w, x);
-      return x;
+      if (!config_.HasAttention(layer)) return x;
+      AddRecurrence(layer, w, x);
     }
     if (config_.SharesKv(layer)) {
       AttentionOfQueries(layer, w, x);
@@ -197,7 +204,11 @@ class ForwardPass {
   // attended = what a recurrent layer makes of the block's input x and of its states.
   void Recurrence(std::int64_t layer, const Layer& w, const Rows& x) {
     if (config_.recurrent->mamba) {
-      Linear(layer, x, rows_, w.qkv, w.qkv_bias, b_.qkv, {{LoraTarget::kInAll, b_.qkv}});
+      const bool beside = config_.recurrent->beside_attention;
+      ScaleIn(x, config_.hidden_size, config_.block_scales.states_in);
+      Linear(layer, x, rows_, beside ? w.state_in : w.qkv, beside ? w.state_in_bias : w.qkv_bias, b_.qkv,
+             {{LoraTarget::kInAll, b_.qkv}});
+      ScaleStates();
     } else {
       const std::int64_t heads = config_.recurrent->value_heads;
       const Rows z = b_.qkv.From(config_.recurrent->Channels()), a = b_.state_gates.From(heads);
@@ -210,6 +221,31 @@ class ForwardPass {
     }
   }
 
+  // x *= factor, in all rows.
+  void ScaleIn(const Rows& x, std::int64_t width, double factor) {
+    if (factor != 1) ops_.Scale(x, rows_, width, static_cast<float>(factor), 0.0f);
+  }
+
+  // What Mamba-2's in_proj gives, by its parts.
+  void ScaleStates() {
+    const RecurrentConfig& r = *config_.recurrent;
+    const std::int64_t keys = r.key_heads * r.key_dim;
+    std::int64_t first = 0, part = 0;
+    for (const std::int64_t width : {r.Values(), r.Values(), keys, keys, r.value_heads}) {
+      ScaleIn(b_.qkv.From(first), width, config_.block_scales.states[static_cast<std::size_t>(part++)]);
+      first += width;
+    }
+  }
+
+  // hidden += out_proj(attended), where attention of the same input x follows.
+  void AddRecurrence(std::int64_t layer, const Layer& w, const Rows& x) {
+    const BlockScales& scales = config_.block_scales;
+    Linear(layer, b_.attended, rows_, w.state_out, w.state_out_bias, b_.mixed, {{LoraTarget::kOut, b_.mixed}});
+    ScaleIn(b_.mixed, config_.hidden_size, scales.states_out);
+    ops_.Add(b_.mixed, b_.hidden);
+    ScaleIn(x, config_.hidden_size, scales.attention_in / scales.states_in);
+  }
+
   // Attention of a layer that reads the keys and values of an earlier one.
   void AttentionOfQueries(std::int64_t layer, const Layer& w, const Rows& x) {
     Linear(layer, x, rows_, w.qkv, w.qkv_bias, b_.qkv, {{LoraTarget::kQ, b_.qkv}});
@@ -220,8 +256,9 @@ class ForwardPass {
   }
 
   void AttentionOutput(std::int64_t layer, const Layer& w) {
-    const LoraTarget target = config_.IsRecurrent(layer) ? LoraTarget::kOut : LoraTarget::kO;
+    const LoraTarget target = config_.HasAttention(layer) ? LoraTarget::kO : LoraTarget::kOut;
     Linear(layer, b_.attended, rows_, w.o, w.o_bias, b_.normed, {{target, b_.normed}});
+    ScaleIn(b_.normed, config_.hidden_size, config_.block_scales.attention_out);
     AddOutput({OwnKind::kAttentionOutputNorm, layer}, w.attention_output_norm);
   }
 
@@ -237,11 +274,16 @@ class ForwardPass {
       const Rows gate = b_.router.From(experts.route.experts);
       Linear(layer, x, rows_, w.shared_gate, weights_.no_bias, gate, {{LoraTarget::kSharedGate, gate}});
     }
-    ops_.Route(b_.router, x, b_.chosen);
+    ops_.Route(w.route_bias, b_.router, x, b_.chosen);
     if (experts.shared_size > 0) MlpInput(layer, w, x);
-    const Rows up = b_.chosen_up.From(experts.intermediate_size);
-    ExpertLinear(layer, b_.chosen, w.expert_gate_up, w.expert_gate_up_bias, b_.chosen_up,
-                 {{LoraTarget::kGate, b_.chosen_up}, {LoraTarget::kUp, up}});
+    if (config_.gated) {
+      const Rows up = b_.chosen_up.From(experts.intermediate_size);
+      ExpertLinear(layer, b_.chosen, w.expert_gate_up, w.expert_gate_up_bias, b_.chosen_up,
+                   {{LoraTarget::kGate, b_.chosen_up}, {LoraTarget::kUp, up}});
+    } else {
+      ExpertLinear(layer, b_.chosen, w.expert_gate_up, w.expert_gate_up_bias, b_.chosen_up,
+                   {{LoraTarget::kUp, b_.chosen_up}});
+    }
     ops_.GateMul(b_.chosen_up, rows_ * experts.route.per_token, experts.intermediate_size, b_.chosen_between);
     ExpertLinear(layer, b_.chosen_between, w.expert_down, w.expert_down_bias, b_.chosen,
                  {{LoraTarget::kDown, b_.chosen}});
@@ -251,6 +293,7 @@ class ForwardPass {
 
   void MlpOutput(std::int64_t layer, const Layer& w) {
     Linear(layer, b_.activated, rows_, w.down, w.down_bias, b_.normed, {{LoraTarget::kDown, b_.normed}});
+    ScaleIn(b_.normed, config_.hidden_size, config_.block_scales.down);
   }
 
   // activated = f(gate(x)) * up(x), or f(up(x))
@@ -259,6 +302,7 @@ class ForwardPass {
       const Rows up = b_.gate_up.From(config_.BlockSize(layer));
       Linear(layer, x, rows_, w.gate_up, w.gate_up_bias, b_.gate_up,
              {{LoraTarget::kGate, b_.gate_up}, {LoraTarget::kUp, up}});
+      ScaleIn(b_.gate_up, config_.BlockSize(layer), config_.block_scales.gate);
     } else {
       Linear(layer, x, rows_, w.gate_up, w.gate_up_bias, b_.gate_up, {{LoraTarget::kUp, b_.gate_up}});
     }

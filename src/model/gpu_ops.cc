@@ -392,14 +392,14 @@ void GpuOps::Attention(std::int64_t layer, std::int64_t window, const Vector& si
   }
 }
 
-void GpuOps::Route(Rows router, Rows x, Rows chosen) {
+void GpuOps::Route(const Vector& bias, Rows router, Rows x, Rows chosen) {
   Flush();
   const RouteForm& form = config_.experts->route;
   const gpu::ExpertLists& lists = w_.activations().experts;
   gpu::RouteRows(f_.stream, step_.max_rows,
                  {.logits = router.wide,
                   .stride = router.stride,
-                  .bias = nullptr,
+                  .bias = bias.data,
                   .rows = step_.rows,
                   .form = form,
                   .experts = lists.experts,

@@ -78,7 +78,7 @@ class GpuOps : public NoLayerInputs {
   void StoreKv(std::int64_t layer, Rows k, Rows v);
   void Attention(std::int64_t layer, std::int64_t window, const Vector& sinks, const Vector& slopes, Rows q, Rows out);
   void GateMul(Rows gate_up, std::int64_t rows, std::int64_t width, Rows y);
-  void Route(Rows router, Rows x, Rows chosen);
+  void Route(const Vector& bias, Rows router, Rows x, Rows chosen);
   void ExpertLinear(std::int64_t layer, Rows x, const std::vector<Matrix>& w, const std::vector<Vector>& bias, Rows y,
                     std::span<const LoraOutput<Rows>> outputs);
   void CombineChosen(Rows chosen, Rows router, Rows y);

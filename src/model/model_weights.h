@@ -36,6 +36,7 @@ struct LayerWeightsOf {
   std::vector<Matrix> expert_gate_up;  // for each expert: [2 intermediate, hidden]
   std::vector<Matrix> expert_down;     // [hidden, intermediate]
   Vector router_bias;                  // empty if none
+  Vector route_bias;                   // [experts], added to the scores that choose alone; empty if none
   std::vector<Vector> expert_gate_up_bias, expert_down_bias;
   Vector sinks;  // [heads]; empty if none
   // [hidden] each, of the inputs and the outputs of attention and of the feed-forward block; empty if none
@@ -49,6 +50,9 @@ struct LayerWeightsOf {
   // In a recurrent layer: [2 value_heads, hidden], in_proj_b|in_proj_a, empty in Mamba-2; the rest.
   Matrix state_gates;
   StateWeightsOf<Vector> states;
+  // [InputRows(), hidden] and [hidden, Values()]: in_proj and out_proj of a layer that has attention beside its states.
+  Matrix state_in, state_out;
+  Vector state_in_bias, state_out_bias;
 };
 
 // All weights of a base model. Matrix::n() is the number of outputs, 0 of an empty matrix.
