@@ -66,7 +66,7 @@ def published(pattern, dense=False):
         path = model_dir / "model.safetensors"
         save_file(from_backbone(load_file(path)), path, metadata={"format": "pt"})
         config = published_nemotron(pattern)(read_json(model_dir / "config.json"))
-        left_out = ("num_experts_per_tok", "n_routed_experts") if dense else ()
+        left_out = ("num_experts_per_tok", "n_routed_experts", "n_group", "topk_group") if dense else ()
         write_json(model_dir / "config.json", {k: v for k, v in config.items() if k not in left_out})
     return {"edit": edit}
 
