@@ -148,6 +148,15 @@ Status CheckNamed(const AdapterTensorName& name, const AdapterConfig& config, co
       ": one of the two is wrong");
 }
 
+Error NoParameterFits(const ModelConfig& model, const TensorEntry& tensor, const std::string& which) {
+  const std::int64_t hidden = model.hidden_size, size = model.experts->intermediate_size;
+  return InvalidArgument(which + ": expected lora_A [experts * rank, in] or lora_B [out, rank * experts] of " +
+                         std::to_string(model.experts->route.experts) + " experts with " + UpOfAll(model) + " [" +
+                         std::to_string(model.GateUpDim(size)) + ", " + std::to_string(hidden) + "] and down_proj [" +
+                         std::to_string(hidden) + ", " + std::to_string(size) + "], found " +
+                         ShapeToString(tensor.shape));
+}
+
 // The matrices of a stacked tensor. `which` names it.
 Result<std::vector<LayerTensor>> MatricesOfStack(const AdapterTensorName& name, const TensorEntry& tensor,
                                                  std::int64_t experts, const std::string& which, TensorReader& reader) {
@@ -198,12 +207,7 @@ Result<std::vector<LayerTensor>> TensorsOfExperts(const AdapterTensorName& name,
   const bool of_rows = name.part == Part::kLoraA;
   const std::int64_t ranks = tensor.shape[of_rows ? 0 : 1];
   if (found.parameter == nullptr || ranks == 0 || ranks % experts != 0) {
-    return InvalidArgument(
-        which + ": expected lora_A [experts * rank, in] or lora_B [out, rank * experts] of " + std::to_string(experts) +
-        " experts with " + UpOfAll(*model) + " [" +
-        std::to_string(model->GateUpDim(model->experts->intermediate_size)) + ", " +
-        std::to_string(model->hidden_size) + "] and down_proj [" + std::to_string(model->hidden_size) + ", " +
-        std::to_string(model->experts->intermediate_size) + "], found " + ShapeToString(tensor.shape));
+    return NoParameterFits(*model, tensor, which);
   }
   const std::int64_t rank = ranks / experts, said = config.RankOf(name.module + "." + found.parameter);
   if (rank != said) {

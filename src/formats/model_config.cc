@@ -584,24 +584,6 @@ Status TakeTextPart(nlohmann::json& object, std::string& label) {
   return Ok{};
 }
 
-// Infinity outside of texts, which Python writes and JSON does not have, as transformers writes it in its own files.
-std::string WithoutInfinity(std::string_view text) {
-  constexpr std::string_view kInfinity = "Infinity";
-  std::string out;
-  bool in_text = false;
-  for (std::size_t at = 0; at < text.size(); ++at) {
-    if (text[at] == '"') in_text = !in_text;
-    if (!in_text && text.substr(at).starts_with(kInfinity)) {
-      out += R"({"__float__": "Infinity"})";
-      at += kInfinity.size() - 1;
-      continue;
-    }
-    out += text[at];
-    if (in_text && text[at] == '\\' && at + 1 < text.size()) out += text[++at];
-  }
-  return out;
-}
-
 // Gives Nemotron-H's layers the names of their types: NVIDIA's files have a letter for each. Their list says how many
 // there are.
 void TakeLayerTypes(nlohmann::json& object) {

@@ -15,6 +15,7 @@
 #include "formats/adapter_config.h"
 #include "formats/model_config.h"
 #include "model/forward_ops.h"
+#include "model/recurrent_layer.h"
 #include "model/step_rows.h"
 
 namespace loramux {
@@ -176,9 +177,10 @@ class ForwardPass {
 
     const Rows x = BlockInput({OwnKind::kInputNorm, layer}, w.input_norm);
     if (config_.IsRecurrent(layer)) {
-      Recurrence(layer, w, x);
+      RecurrentLayer<Ops> recurrent(config_, layer, w, weights_.no_bias, ops_, b_, rows_);
+      recurrent.Mix(x);
       if (!config_.HasAttention(layer)) return x;
-      AddRecurrence(layer, w, x);
+      recurrent.AddOutput(x);
     }
     if (config_.SharesKv(layer)) {
       AttentionOfQueries(layer, w, x);
@@ -201,49 +203,9 @@ class ForwardPass {
     return x;
   }
 
-  // attended = what a recurrent layer makes of the block's input x and of its states.
-  void Recurrence(std::int64_t layer, const Layer& w, const Rows& x) {
-    if (config_.recurrent->mamba) {
-      const bool beside = config_.recurrent->beside_attention;
-      ScaleIn(x, config_.hidden_size, config_.block_scales.states_in);
-      Linear(layer, x, rows_, beside ? w.state_in : w.qkv, beside ? w.state_in_bias : w.qkv_bias, b_.qkv,
-             {{LoraTarget::kInAll, b_.qkv}});
-      ScaleStates();
-    } else {
-      const std::int64_t heads = config_.recurrent->value_heads;
-      const Rows z = b_.qkv.From(config_.recurrent->Channels()), a = b_.state_gates.From(heads);
-      Linear(layer, x, rows_, w.qkv, w.qkv_bias, b_.qkv, {{LoraTarget::kInQkv, b_.qkv}, {LoraTarget::kInZ, z}});
-      Linear(layer, x, rows_, w.state_gates, weights_.no_bias, b_.state_gates,
-             {{LoraTarget::kInB, b_.state_gates}, {LoraTarget::kInA, a}});
-    }
-    if constexpr (StateOps<Ops>) {
-      ops_.MixStates(layer, w.states, b_.qkv, b_.state_gates, b_.mixed, b_.attended);
-    }
-  }
-
   // x *= factor, in all rows.
   void ScaleIn(const Rows& x, std::int64_t width, double factor) {
     if (factor != 1) ops_.Scale(x, rows_, width, static_cast<float>(factor), 0.0f);
-  }
-
-  // What Mamba-2's in_proj gives, by its parts.
-  void ScaleStates() {
-    const RecurrentConfig& r = *config_.recurrent;
-    const std::int64_t keys = r.key_heads * r.key_dim;
-    std::int64_t first = 0, part = 0;
-    for (const std::int64_t width : {r.Values(), r.Values(), keys, keys, r.value_heads}) {
-      ScaleIn(b_.qkv.From(first), width, config_.block_scales.states[static_cast<std::size_t>(part++)]);
-      first += width;
-    }
-  }
-
-  // hidden += out_proj(attended), where attention of the same input x follows.
-  void AddRecurrence(std::int64_t layer, const Layer& w, const Rows& x) {
-    const BlockScales& scales = config_.block_scales;
-    Linear(layer, b_.attended, rows_, w.state_out, w.state_out_bias, b_.mixed, {{LoraTarget::kOut, b_.mixed}});
-    ScaleIn(b_.mixed, config_.hidden_size, scales.states_out);
-    ops_.Add(b_.mixed, b_.hidden);
-    ScaleIn(x, config_.hidden_size, scales.attention_in / scales.states_in);
   }
 
   // Attention of a layer that reads the keys and values of an earlier one.
@@ -276,17 +238,14 @@ class ForwardPass {
     }
     ops_.Route(w.route_bias, b_.router, x, b_.chosen);
     if (experts.shared_size > 0) MlpInput(layer, w, x);
-    if (config_.gated) {
-      const Rows up = b_.chosen_up.From(experts.intermediate_size);
-      ExpertLinear(layer, b_.chosen, w.expert_gate_up, w.expert_gate_up_bias, b_.chosen_up,
-                   {{LoraTarget::kGate, b_.chosen_up}, {LoraTarget::kUp, up}});
-    } else {
-      ExpertLinear(layer, b_.chosen, w.expert_gate_up, w.expert_gate_up_bias, b_.chosen_up,
-                   {{LoraTarget::kUp, b_.chosen_up}});
-    }
+    const LoraOutput<Rows> parts[] = {
+        {LoraTarget::kGate, b_.chosen_up},
+        {LoraTarget::kUp, b_.chosen_up.From(config_.gated ? experts.intermediate_size : 0)}};
+    ops_.ExpertLinear(layer, b_.chosen, w.expert_gate_up, w.expert_gate_up_bias, b_.chosen_up,
+                      std::span(parts).subspan(config_.gated ? 0 : 1));
     ops_.GateMul(b_.chosen_up, rows_ * experts.route.per_token, experts.intermediate_size, b_.chosen_between);
-    ExpertLinear(layer, b_.chosen_between, w.expert_down, w.expert_down_bias, b_.chosen,
-                 {{LoraTarget::kDown, b_.chosen}});
+    const LoraOutput<Rows> down[] = {{LoraTarget::kDown, b_.chosen}};
+    ops_.ExpertLinear(layer, b_.chosen_between, w.expert_down, w.expert_down_bias, b_.chosen, std::span(down));
     if (experts.shared_size > 0) MlpOutput(layer, w);
     ops_.CombineChosen(b_.chosen, b_.router, b_.normed);
   }
@@ -324,12 +283,6 @@ class ForwardPass {
               const typename Ops::Weights::Vector& bias, const Rows& y,
               std::initializer_list<LoraOutput<Rows>> outputs) {
     ops_.Linear(layer, x, rows, w, bias, y, std::span<const LoraOutput<Rows>>(outputs.begin(), outputs.size()));
-  }
-
-  void ExpertLinear(std::int64_t layer, const Rows& x, const std::vector<typename Ops::Weights::Matrix>& w,
-                    const std::vector<typename Ops::Weights::Vector>& bias, const Rows& y,
-                    std::initializer_list<LoraOutput<Rows>> outputs) {
-    ops_.ExpertLinear(layer, x, w, bias, y, std::span<const LoraOutput<Rows>>(outputs.begin(), outputs.size()));
   }
 
   const ModelConfig& config_;

@@ -156,8 +156,8 @@ Status FindRecurrent(ModelSource& source, const ModelConfig& c, const std::strin
       t.conv.push_back(conv[static_cast<std::size_t>(c_at * r.conv_width + position)]);
     }
   }
-  ASSIGN_OR_RETURN(t.rate, source.RequireVector(name + "A_log", r.value_heads));
-  for (float& rate : t.rate) rate = -std::exp(rate);
+  ASSIGN_OR_RETURN(t.a_log, source.RequireVector(name + "A_log", r.value_heads));
+  for (const float logarithm : t.a_log) t.rate.push_back(-std::exp(logarithm));
   ASSIGN_OR_RETURN(t.dt_bias, source.RequireVector(name + "dt_bias", r.value_heads));
   if (r.NormSize() > 0) {
     ASSIGN_OR_RETURN(t.state_norm, source.RequireVector(name + "norm.weight", r.NormSize()));

@@ -48,6 +48,7 @@ struct LayerTensors : BlockTensors {
   LinearTensors state_out;  // out_proj of a layer that has attention too, whose o_proj `o` is
   std::vector<float> route_bias;
   std::vector<float> conv, conv_bias, rate, dt_bias, skip, state_norm;
+  std::vector<float> a_log;  // what `rate` is made of
 };
 
 // A base model as stored.

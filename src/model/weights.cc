@@ -24,8 +24,8 @@ namespace {
 
 ModelWeights::Norm NormOf(const NormTensors& t) { return {t.weight, t.bias}; }
 
-LayerWeights PackLayer(Packer& packer, const LayerTensors& t, std::optional<WeightFormat> format) {
-  LayerWeights w;
+// What attention or a recurrence is made of, or both.
+void PackMixer(Packer& packer, const LayerTensors& t, std::optional<WeightFormat> format, LayerWeights& w) {
   if (t.in_all.weight != nullptr) {
     w.states = {t.conv, t.rate, t.dt_bias, t.state_norm, t.conv_bias, t.skip};
   }
@@ -49,6 +49,13 @@ LayerWeights PackLayer(Packer& packer, const LayerTensors& t, std::optional<Weig
     w.state_in_bias = t.in_all.bias;
     w.state_out_bias = t.state_out.bias;
   }
+  w.qkv_bias = t.state_out.weight != nullptr ? StackedBias({t.q, t.k, t.v}) : StackedBias({t.in_all, t.q, t.k, t.v});
+  w.o_bias = StackedBias({t.o});
+}
+
+LayerWeights PackLayer(Packer& packer, const LayerTensors& t, std::optional<WeightFormat> format) {
+  LayerWeights w;
+  PackMixer(packer, t, format, w);
   const auto matrix = [&](std::initializer_list<LinearTensors> linears) { return packer.Matrix(linears, format); };
   if (t.down.weight != nullptr) {
     w.gate_up = WithGateUp(t, matrix);
@@ -69,8 +76,6 @@ LayerWeights PackLayer(Packer& packer, const LayerTensors& t, std::optional<Weig
   w.router_bias = t.router.bias;
   w.sinks = t.sinks;
   w.route_bias = t.route_bias;
-  w.qkv_bias = t.state_out.weight != nullptr ? StackedBias({t.q, t.k, t.v}) : StackedBias({t.in_all, t.q, t.k, t.v});
-  w.o_bias = StackedBias({t.o});
   w.input_norm = NormOf(t.input_norm);
   w.attention_output_norm = NormOf(t.attention_output_norm);
   w.mlp_norm = NormOf(t.mlp_norm);

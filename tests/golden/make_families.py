@@ -486,6 +486,7 @@ def families():
         family("falcon_h1_norm_first", "falcon_h1",
                falcon_h1(2, vocab=264, mamba_rms_norm=True, mamba_conv_bias=False, mamba_n_groups=1, **rope(1000.0)), [
                    plain("in_r4", ["in_proj", "v_proj"]),
+                   plain("down_r2", ["down_proj", "q_proj"], r=2),
                ], "as falcon_h1, with a norm before the gate; no bias of the convolution; as many tokens as the demo's "
                   "tokenizer has"),
 
