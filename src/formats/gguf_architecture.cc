@@ -115,6 +115,13 @@ std::optional<GgufArchitecture> FindGgufArchitecture(const GgufFile& file) {
 Result<GgufArchitecture> RequireGgufArchitecture(const GgufFile& file) {
   if (const auto found = FindGgufArchitecture(file)) return *found;
   ASSIGN_OR_RETURN(const auto name, file.Text("general.architecture"));
+  if (name && *name == "falcon-h1") {
+    return Unsupported(file.label() +
+                           ": general.architecture 'falcon-h1' is not supported: the file holds weights times the "
+                           "model's multipliers and does not say what these are, so that no adapter fits; give the "
+                           "model in safetensors",
+                       "general.architecture");
+  }
   std::string served;
   for (const GgufArchitecture& known : kArchitectures) served += (served.empty() ? "" : ", ") + std::string(known.name);
   return Unsupported(file.label() + ": general.architecture " + (name ? Quote(*name) : "is missing and") +
