@@ -330,6 +330,8 @@ Status CheckSaid(const char* option, bool said, const TensorEntry* found, const 
 }
 
 bool HasBias(const ModelConfig& model, LoraTarget target) {
+  if (target == LoraTarget::kInAll) return model.recurrent && model.recurrent->input_bias;
+  if (target == LoraTarget::kOut) return model.recurrent && model.recurrent->output_bias;
   if (target >= LoraTarget::kLmHead) return false;
   if (target == LoraTarget::kO) return model.attention_output_bias;
   return target < LoraTarget::kO ? model.attention_qkv_bias : model.mlp_bias;
@@ -344,10 +346,9 @@ Status CheckVectors(const PairKey& key, const Pair& pair, const AdapterConfig& c
   }
   const bool of_experts = key.expert >= 0 || IsOfRouting(key.target);
   for (const TensorEntry* vector : {pair.magnitude, pair.b_bias, pair.bias}) {
-    if (vector == nullptr || (!of_experts && !IsOfStates(key.target) && !IsBesideBlocks(key.target))) continue;
-    const char* const what = of_experts               ? "experts and routers"
-                             : IsOfStates(key.target) ? "linear attention"
-                                                      : "projections outside attention and feed-forward blocks";
+    if (vector == nullptr || (!of_experts && !IsBesideBlocks(key.target))) continue;
+    const char* const what =
+        of_experts ? "experts and routers" : "projections outside attention and feed-forward blocks";
     return Unsupported(label + ": tensor " + Quote(vector->name) + ": of " + what +
                        ", only LoRA is supported, without DoRA and trained biases; merge the adapter into the base "
                        "model");

@@ -437,6 +437,7 @@ def families():
                    plain("qz_r4", ["q_proj", "in_proj_z", "out_proj"]),
                    plain("norms", ["in_proj_a"], "norms of its own", r=2,
                          modules_to_save=["input_layernorm", "q_norm", "model.norm"]),
+                   plain("states_dora_r2", DELTA_LINEAR, "DoRA", r=2, use_dora=True),
                ],
                "three of five layers are gated DeltaNet with two value heads for each key head, the others have an output "
                "gate; rope turns 8 of 16 dimensions; norms times 1 + weight, but not that of DeltaNet"),
@@ -465,6 +466,8 @@ def families():
                granite_hybrid("lflll", attention_bias=True), [
                    plain("all_r4", [*MAMBA_LINEAR, *ATTENTION]),
                    plain("in_r4", ["in_proj"]),
+                   plain("states_dora_r2", ["in_proj", "out_proj"], "DoRA", r=2, use_dora=True),
+                   plain("states_bias_r2", ["in_proj", "out_proj"], "biases of lora_B", r=2, lora_bias=True),
                ], "as granite_hybrid, without rope; biases of attention"),
 
         family("falcon_h1", "falcon_h1", falcon_h1(3, head_dim=12, **rope(100.0)), [
@@ -481,6 +484,7 @@ def families():
                          mamba_proj_bias=True, projectors_bias=True, mamba_d_ssm=None, mamba_d_head=16,
                          tie_word_embeddings=True, **rope()), [
                    plain("all_r4", [*FALCON_H1_LINEAR, *ATTENTION]),
+                   plain("states_dora_r2", ["in_proj", "v_proj"], "DoRA; trained biases", r=2, use_dora=True, bias="all"),
                ], "as falcon_h1, with a norm of what is gated, and biases of all linear layers; as wide as mamba_expand says; "
                   "tied"),
         family("falcon_h1_norm_first", "falcon_h1",

@@ -291,6 +291,7 @@ def all_cases():
             qwen3_5("lflf", vocab=264, norm_topk_prob=False, **SHARED, **rope(10000.0, partial_rotary_factor=0.25)), [
                 plain("all_r4", [*NEXT_LINEAR, *ATTENTION]),
                 plain("out_r3", ["out_proj", "o_proj"], r=3),
+                plain("states_dora_r2", NEXT_LINEAR, "DoRA, of fused projections", r=2, use_dora=True),
             ], "the published spelling: full_attention_interval 2, no layer_types; without norm_topk_prob; as many tokens as "
                "the demo's tokenizer has", spelling="published",
             config_edit=old_names(["layer_types", "linear_conv_kernel_dim", "mlp_only_layers"], rope_theta=10000.0,
