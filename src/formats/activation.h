@@ -6,7 +6,7 @@
 namespace loramux {
 
 // kGelu: the exact form, with erf. kClampedSwiglu: with g = min(gate, limit) and u = up between -limit and limit, the
-// block multiplies g * sigmoid(alpha g) by u + 1 (gpt-oss).
-enum class Activation : std::uint8_t { kSilu, kGeluTanh, kGelu, kRelu, kClampedSwiglu };
+// block multiplies g * sigmoid(alpha g) by u + 1 (gpt-oss). kRelu2: the square of kRelu.
+enum class Activation : std::uint8_t { kSilu, kGeluTanh, kGelu, kRelu, kClampedSwiglu, kRelu2 };
 
 }  // namespace loramux

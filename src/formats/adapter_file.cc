@@ -330,6 +330,8 @@ Status CheckSaid(const char* option, bool said, const TensorEntry* found, const 
 }
 
 bool HasBias(const ModelConfig& model, LoraTarget target) {
+  if (target == LoraTarget::kInAll) return model.recurrent && model.recurrent->input_bias;
+  if (target == LoraTarget::kOut) return model.recurrent && model.recurrent->output_bias;
   if (target >= LoraTarget::kLmHead) return false;
   if (target == LoraTarget::kO) return model.attention_output_bias;
   return target < LoraTarget::kO ? model.attention_qkv_bias : model.mlp_bias;
@@ -344,10 +346,9 @@ Status CheckVectors(const PairKey& key, const Pair& pair, const AdapterConfig& c
   }
   const bool of_experts = key.expert >= 0 || IsOfRouting(key.target);
   for (const TensorEntry* vector : {pair.magnitude, pair.b_bias, pair.bias}) {
-    if (vector == nullptr || (!of_experts && !IsOfStates(key.target) && !IsBesideBlocks(key.target))) continue;
-    const char* const what = of_experts               ? "experts and routers"
-                             : IsOfStates(key.target) ? "linear attention"
-                                                      : "projections outside attention and feed-forward blocks";
+    if (vector == nullptr || (!of_experts && !IsBesideBlocks(key.target))) continue;
+    const char* const what =
+        of_experts ? "experts and routers" : "projections outside attention and feed-forward blocks";
     return Unsupported(label + ": tensor " + Quote(vector->name) + ": of " + what +
                        ", only LoRA is supported, without DoRA and trained biases; merge the adapter into the base "
                        "model");
@@ -439,8 +440,20 @@ Error TooManyTokens(const Pair& pair, const ModelConfig& model, const std::strin
                          ": start the server with --adapter-tokens " + std::to_string(added));
 }
 
+// Whether the block beside experts has the name of one without them.
+bool IsBlockOfAll(const ModelConfig& model) {
+  return std::string_view(InfoOf(model.family).experts.shared_block) == "mlp.";
+}
+
 bool IsOfFeedForward(LoraTarget target) {
   return target == LoraTarget::kGate || target == LoraTarget::kUp || target == LoraTarget::kDown;
+}
+
+// A layer lacks the part that the module belongs to.
+Error NoSuchPart(const PairKey& key, const Pair& pair, const char* has, const std::string& label) {
+  return TensorError(label, pair.a != nullptr ? *pair.a : *pair.bias,
+                     "the base model has no module " + Quote(pair.module) + ": its layer " + std::to_string(key.layer) +
+                         " has " + has);
 }
 
 // A layer has attention or is recurrent.
@@ -448,14 +461,20 @@ Status CheckAttentionKind(const PairKey& key, const Pair& pair, const ModelConfi
   const bool recurrent = model.IsRecurrent(key.layer), of_states = IsOfStates(key.target);
   if (!of_states && key.target > LoraTarget::kO) return Ok{};
   const bool mamba = model.recurrent && model.recurrent->mamba;
-  const bool named_mamba = pair.plain_module.find(".mamba.") != std::string::npos;
-  if (of_states == recurrent && (!of_states || named_mamba == mamba)) return Ok{};
+  const auto named = [&](const char* part) { return pair.plain_module.find(part) != std::string::npos; };
+  // Qwen3-Next has these in two matrices, Qwen 3.5 in four.
+  const bool fused = named(".in_proj_qkvz") || named(".in_proj_ba"), in_parts = key.target <= LoraTarget::kInA;
+  const bool fits = named(".mamba.") == mamba && (!in_parts || fused == (model.family == ModelFamily::kQwen3Next));
+  if (of_states ? recurrent && fits : model.HasAttention(key.layer)) return Ok{};
+  if (!model.Has(LayerPart::kMixer, key.layer)) return NoSuchPart(key, pair, "neither attention nor a state", label);
   return TensorError(label, pair.a != nullptr ? *pair.a : *pair.bias,
                      "the base model has no module " + Quote(pair.plain_module) + ": its layer " +
                          std::to_string(key.layer) + " has " +
                          (!recurrent ? "full attention, self_attn"
                           : mamba    ? "Mamba-2, mamba"
-                                     : "linear attention, linear_attn"));
+                          : model.family == ModelFamily::kQwen3Next
+                              ? "linear attention, linear_attn, with in_proj_qkvz, in_proj_ba and out_proj"
+                              : "linear attention, linear_attn"));
 }
 
 // Layers have inputs of their own or not, and embeddings are narrower than hidden states or not.
@@ -501,15 +520,14 @@ Status CheckBlock(const PairKey& key, const Pair& pair, const ModelConfig& model
                            (key.target == LoraTarget::kSharedGate ? " and no gate of a shared one" : ""));
   }
   if (!IsOfFeedForward(key.target)) return Ok{};
+  if (!model.Has(LayerPart::kFeedForward, key.layer)) return NoSuchPart(key, pair, "no feed-forward block", label);
+  if (!model.gated && key.target == LoraTarget::kGate) {
+    return NoSuchPart(key, pair, "a feed-forward block without a gate", label);
+  }
   const bool of_shared = pair.plain_module.find(".shared_expert.") != std::string::npos;
-  const bool named_shared_mlp = pair.plain_module.find(".shared_mlp.") != std::string::npos;
-  const bool has_shared_mlp = InfoOf(model.family).of_mamba;  // whether there are experts beside it or not
-  const bool beside = model.HasExperts(key.layer) && model.experts->beside_block;
-  const bool has_named = has_shared_mlp ? named_shared_mlp : of_shared == (model.HasExperts(key.layer) && !beside);
-  if (model.HasOwnBlock(key.layer) && has_named && named_shared_mlp == has_shared_mlp) return Ok{};
-  const char* const has = has_shared_mlp                 ? "one feed-forward block for all tokens, shared_mlp"
-                          : !model.HasExperts(key.layer) ? "one feed-forward block, mlp"
-                          : beside                       ? "experts, and a feed-forward block beside them, mlp"
+  const bool beside = model.HasExperts(key.layer) && !IsBlockOfAll(model);
+  if (model.HasOwnBlock(key.layer) && of_shared == beside) return Ok{};
+  const char* const has = !beside                        ? "one feed-forward block, mlp"
                           : model.HasOwnBlock(key.layer) ? "experts and a shared one, mlp.shared_expert"
                                                          : "experts, mlp.experts, and no other feed-forward block";
   return TensorError(label, tensor,

@@ -14,6 +14,8 @@ namespace {
 
 std::vector<LoraTarget> LayersOf(FusedLayers fused) {
   if (fused == FusedLayers::kQkv) return {LoraTarget::kQ, LoraTarget::kK, LoraTarget::kV};
+  if (fused == FusedLayers::kStates) return {LoraTarget::kInQkv, LoraTarget::kInZ};
+  if (fused == FusedLayers::kStateGates) return {LoraTarget::kInB, LoraTarget::kInA};
   return {LoraTarget::kGate, LoraTarget::kUp};
 }
 
@@ -29,7 +31,8 @@ std::vector<std::int64_t> OutputsOf(std::span<const LoraTarget> targets, const M
   std::vector<std::int64_t> outputs;
   for (const LoraTarget target : targets) {
     if (model != nullptr) outputs.push_back(TargetShape(*model, target, layer).out);
-    if (model == nullptr && targets.size() == 2 && rows > 0 && rows % 2 == 0) outputs.push_back(rows / 2);
+    const bool halves = targets.front() == LoraTarget::kGate && rows > 0 && rows % 2 == 0;
+    if (model == nullptr && halves) outputs.push_back(rows / 2);
   }
   return outputs;
 }
@@ -66,8 +69,9 @@ TensorEntry RowsOf(const TensorEntry& tensor, const RowList& rows) {
   return part;
 }
 
-constexpr const char* kGateUpOfAll = "gate_up_proj";
 constexpr const char* kDownOfAll = "down_proj";
+// The parameter of gate and up, or of up where there is no gate.
+const char* UpOfAll(const ModelConfig& model) { return model.gated ? "gate_up_proj" : "up_proj"; }
 constexpr std::int64_t kMostBytesOfAll = std::int64_t{1} << 30;
 
 // What a tensor of all experts of a layer is: of which parameter, and whether in and out have changed places.
@@ -82,11 +86,12 @@ struct OfAllExperts {
 OfAllExperts FindParameter(const AdapterTensorName& name, const TensorEntry& tensor, const AdapterConfig& config,
                            const ModelConfig& model) {
   const auto changes = [&](const char* of) { return config.TargetsParameter(name.module + "." + of); };
-  const char* const parameter = !name.inner && changes(kDownOfAll) ? kDownOfAll : kGateUpOfAll;
+  const char* const parameter = !name.inner && changes(kDownOfAll) ? kDownOfAll : UpOfAll(model);
   const std::int64_t hidden = model.hidden_size, size = model.experts->intermediate_size;
   const bool is_a = name.part == AdapterTensorName::Part::kLoraA;
   const std::int64_t extent = tensor.shape[is_a ? 1 : 0];
-  const std::int64_t in = parameter == kDownOfAll ? size : hidden, out = parameter == kDownOfAll ? hidden : 2 * size;
+  const std::int64_t in = parameter == kDownOfAll ? size : hidden,
+                     out = parameter == kDownOfAll ? hidden : model.GateUpDim(size);
   const bool fits = extent == (is_a ? in : out);
   const bool fits_exchanged = extent == (is_a ? out : in) && model.family != ModelFamily::kGptOss;
   if (!fits && !fits_exchanged) return {};
@@ -133,13 +138,23 @@ RowList RowsOfPart(const ModelConfig& model, int part) {
 }
 
 // Error: target_parameters names no parameter that the tensor may be of. `which` names the tensor.
-Status CheckNamed(const AdapterTensorName& name, const AdapterConfig& config, const std::string& which) {
-  const std::string gate_up = name.module + "." + kGateUpOfAll, down = name.module + "." + kDownOfAll;
+Status CheckNamed(const AdapterTensorName& name, const AdapterConfig& config, const ModelConfig& model,
+                  const std::string& which) {
+  const std::string gate_up = name.module + "." + UpOfAll(model), down = name.module + "." + kDownOfAll;
   if (config.TargetsParameter(gate_up) || (!name.inner && config.TargetsParameter(down))) return Ok{};
   return InvalidArgument(
       which + " is of a parameter of all experts, but target_parameters of adapter_config.json " +
       (name.inner ? "does not name " + Quote(gate_up) : "names neither " + Quote(gate_up) + " nor " + Quote(down)) +
       ": one of the two is wrong");
+}
+
+Error NoParameterFits(const ModelConfig& model, const TensorEntry& tensor, const std::string& which) {
+  const std::int64_t hidden = model.hidden_size, size = model.experts->intermediate_size;
+  return InvalidArgument(which + ": expected lora_A [experts * rank, in] or lora_B [out, rank * experts] of " +
+                         std::to_string(model.experts->route.experts) + " experts with " + UpOfAll(model) + " [" +
+                         std::to_string(model.GateUpDim(size)) + ", " + std::to_string(hidden) + "] and down_proj [" +
+                         std::to_string(hidden) + ", " + std::to_string(size) + "], found " +
+                         ShapeToString(tensor.shape));
 }
 
 // The matrices of a stacked tensor. `which` names it.
@@ -185,18 +200,14 @@ Result<std::vector<LayerTensor>> TensorsOfExperts(const AdapterTensorName& name,
     return Unsupported(which + ": of experts, loramux knows lora_A and lora_B of at most 1 GiB");
   }
   if (name.stacked) return MatricesOfStack(name, tensor, model->experts->route.experts, which, reader);
-  RETURN_IF_ERROR(CheckNamed(name, config, which));
+  RETURN_IF_ERROR(CheckNamed(name, config, *model, which));
   const OfAllExperts found = FindParameter(name, tensor, config, *model);
   const std::int64_t experts = model->experts->route.experts;
   // Which the file calls lora_A: its rows are those of one expert after the other.
   const bool of_rows = name.part == Part::kLoraA;
   const std::int64_t ranks = tensor.shape[of_rows ? 0 : 1];
   if (found.parameter == nullptr || ranks == 0 || ranks % experts != 0) {
-    return InvalidArgument(
-        which + ": expected lora_A [experts * rank, in] or lora_B [out, rank * experts] of " + std::to_string(experts) +
-        " experts with gate_up_proj [" + std::to_string(2 * model->experts->intermediate_size) + ", " +
-        std::to_string(model->hidden_size) + "] and down_proj [" + std::to_string(model->hidden_size) + ", " +
-        std::to_string(model->experts->intermediate_size) + "], found " + ShapeToString(tensor.shape));
+    return NoParameterFits(*model, tensor, which);
   }
   const std::int64_t rank = ranks / experts, said = config.RankOf(name.module + "." + found.parameter);
   if (rank != said) {
@@ -214,6 +225,10 @@ Result<std::vector<LayerTensor>> TensorsOfExperts(const AdapterTensorName& name,
     };
     if (found.parameter == kDownOfAll) {
       add(LoraTarget::kDown, reader.Keep(std::move(of_expert)));
+      continue;
+    }
+    if (!model->gated) {
+      add(LoraTarget::kUp, reader.Keep(std::move(of_expert)));
       continue;
     }
     const TensorEntry* const both = is_a ? reader.Keep(of_expert) : nullptr;
@@ -241,11 +256,12 @@ Result<std::vector<LayerTensor>> TensorsOfLayers(const AdapterTensorName& name, 
   const std::int64_t rows = tensor.shape[0];
   const std::vector<std::int64_t> outputs = OutputsOf(targets, model, name.layer, rows);
   const std::string which = label + ": tensor " + Quote(tensor.name);
-  if (outputs.empty() && targets.size() > 2) {
+  if (outputs.empty() && name.fused != FusedLayers::kGateUp) {
     return Unsupported(which + " is of " + NamesOf(targets) +
                        " in one, and the base model says where each begins: give --base");
   }
-  if (outputs.empty() || std::accumulate(outputs.begin(), outputs.end(), std::int64_t{0}) != rows) {
+  const std::int64_t wanted = std::accumulate(outputs.begin(), outputs.end(), std::int64_t{0});
+  if (wanted == 0 || wanted != rows) {
     std::string expected;
     for (const std::int64_t count : outputs) expected += (expected.empty() ? "" : " + ") + std::to_string(count);
     return InvalidArgument(which + ": expected " + (outputs.empty() ? "as many rows for each" : expected + " rows") +
@@ -253,7 +269,10 @@ Result<std::vector<LayerTensor>> TensorsOfLayers(const AdapterTensorName& name, 
   }
   const bool by_heads = model != nullptr && name.fused == FusedLayers::kQkv && FusesByHeads(model->family);
   const std::int64_t groups = by_heads ? model->num_kv_heads : 1;
-  std::vector<std::vector<std::int64_t>> rows_of = RowsOfFused(outputs, groups);
+  const bool of_states = name.fused == FusedLayers::kStates || name.fused == FusedLayers::kStateGates;
+  std::vector<std::vector<std::int64_t>> rows_of =
+      of_states ? RowsOfFusedStates(*model->recurrent, name.fused == FusedLayers::kStateGates)
+                : RowsOfFused(outputs, groups);
   for (std::size_t i = 0; i < targets.size(); ++i) {
     parts.push_back({targets[i], reader.Keep(RowsOf(tensor, Share(std::move(rows_of[i]))))});
   }

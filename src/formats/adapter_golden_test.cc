@@ -64,22 +64,21 @@ void AddNamesOfExperts(const LoraModule& module, std::vector<std::string>& names
       names.push_back(layer + block + "experts." + std::to_string(module.expert) + "." + old);
       names.push_back(layer + block + "experts." + old);
       names.push_back(layer + block + "experts." + (of_down ? "down_proj" : "gate_up_proj"));
+      names.push_back(layer + block + "experts." + LoraTargetName(module.target));
     } else if (module.target >= LoraTarget::kGate && module.target <= LoraTarget::kDown) {
       names.push_back(layer + "mlp.shared_expert." + LoraTargetName(module.target));
     }
   }
 }
 
-// What Granite 4 calls modules that other families have under other names, or not at all.
-void AddNamesOfGranite(const LoraModule& module, std::vector<std::string>& names) {
+// What Mamba-2 and Qwen3-Next call the matrices of recurrent layers.
+void AddNamesOfStates(const LoraModule& module, std::vector<std::string>& names) {
   const std::string layer = "model.layers." + std::to_string(module.layer) + ".";
   if (module.target == LoraTarget::kInAll) names.push_back(layer + "mamba.in_proj");
   if (module.target == LoraTarget::kOut) names.push_back(layer + "mamba.out_proj");
-  if (module.expert >= 0) return;
-  if (module.target == LoraTarget::kGate || module.target == LoraTarget::kUp) {
-    names.push_back(layer + "shared_mlp.input_linear");
-  }
-  if (module.target == LoraTarget::kDown) names.push_back(layer + "shared_mlp.output_linear");
+  const bool gates = module.target == LoraTarget::kInB || module.target == LoraTarget::kInA;
+  const bool inputs = module.target == LoraTarget::kInQkv || module.target == LoraTarget::kInZ;
+  if (gates || inputs) names.push_back(layer + "linear_attn.in_proj_" + (gates ? "ba" : "qkvz"));
 }
 
 // What the module may be called in a model of the family: fused with others, by a name of the family's own, or in a
@@ -87,7 +86,7 @@ void AddNamesOfGranite(const LoraModule& module, std::vector<std::string>& names
 std::vector<std::string> NamesIn(ModelFamily family, const LoraModule& module) {
   std::vector<std::string> names = {ModuleName(module)};
   if (InfoOf(family).experts.count != nullptr) AddNamesOfExperts(module, names);
-  if (InfoOf(family).of_mamba) AddNamesOfGranite(module, names);
+  if (IsOfStates(module.target)) AddNamesOfStates(module, names);
   const std::size_t end = names[0].rfind('.');
   if (module.target <= LoraTarget::kV) names.push_back(names[0].substr(0, end) + ".qkv_proj");
   if (module.target == LoraTarget::kGate || module.target == LoraTarget::kUp) {
@@ -172,13 +171,13 @@ TEST(AdapterGoldenTest, EveryAdapterIsWrittenInPeftsForm) {
       const fs::path to = folder.path() / std::to_string(written++);
       const Status status = WriteAdapter(*adapter, &*model, to);
       if (std::ranges::any_of(adapter->modules, [&](const LoraModule& module) {
-            const bool feeds = module.target >= LoraTarget::kGate && module.target != LoraTarget::kLmHead;
-            return feeds && model->HasExperts(module.layer);
+            const bool feeds = module.target >= LoraTarget::kGate && module.target <= LoraTarget::kDown;
+            return (feeds || IsOfRouting(module.target)) && model->HasExperts(module.layer);
           })) {
         EXPECT_THAT(status.error().message, testing::HasSubstr("changes experts or routers"));
         continue;
       }
-      if (NamesOf(model->family) != nullptr || InfoOf(model->family).of_mamba) {
+      if (NamesOf(model->family) != nullptr || model->family == ModelFamily::kQwen3Next) {
         EXPECT_THAT(status.error().message, testing::HasSubstr("have names of their own"));
         continue;
       }
@@ -231,22 +230,53 @@ TEST(AdapterGoldenTest, AModuleMustHaveTheFamilysNames) {
   ModelConfig llama = *model;
   llama.family = ModelFamily::kLlama;
   EXPECT_THAT(OpenAdapter(golden / "adapters/mlp_r4", llama).error().message,
-              testing::HasSubstr("shared_mlp.input_linear': its layer 0 has one feed-forward block, mlp"));
-  EXPECT_THAT(OpenAdapter(kGolden / "models/qwen3_5/adapters/all_r4", *model).error().message,
-              testing::HasSubstr("mlp.gate_proj': its layer 0 has one feed-forward block for all tokens, shared_mlp"));
+              testing::HasSubstr("shared_mlp.input_linear.lora_A.weight' has an unknown name"));
   ModelConfig wider = *model;
   wider.recurrent->key_dim = 16;
   EXPECT_THAT(OpenAdapter(golden / "adapters/mamba_r2", wider).error().message,
               testing::HasSubstr("expected [196, rank]"));
 }
 
-TEST(AdapterGoldenTest, NamesOfGraniteAreSeenWithoutTheBaseModel) {
+// Qwen3-Next has in two matrices what Qwen 3.5 has in four.
+TEST(AdapterGoldenTest, DeltaNetsMatricesAreFusedOrNot) {
+  const auto next = LoadModelConfig(kGolden / "models/qwen3_next/model");
+  ASSERT_TRUE(next.ok());
+  ModelConfig other = *next;
+  other.family = ModelFamily::kQwen35Moe;
+  EXPECT_THAT(OpenAdapter(kGolden / "models/qwen3_next/adapters/fused_r2", other).error().message,
+              testing::HasSubstr("in_proj_qkvz': its layer 0 has linear attention, linear_attn"));
+  EXPECT_THAT(OpenAdapter(kGolden / "models/qwen3_5/adapters/delta_r2", *next).error().message,
+              testing::HasSubstr("with in_proj_qkvz, in_proj_ba and out_proj"));
+  EXPECT_THAT(OpenAdapterWithoutBase(kGolden / "models/qwen3_next/adapters/fused_r2").error().message,
+              testing::HasSubstr("is of in_proj_qkv, in_proj_z in one, and the base model says where each begins"));
+}
+
+// A layer of Nemotron-H has one part.
+TEST(AdapterGoldenTest, AModuleMustBeOfTheLayersPart) {
+  const fs::path golden = kGolden / "models" / "nemotron_h";
+  const auto model = LoadModelConfig(golden / "model");
+  ASSERT_TRUE(model.ok() && model->IsRecurrent(0) && model->HasAttention(2) && !model->Has(LayerPart::kMixer, 1));
+  ModelConfig other = *model;
+  other.layer_parts[0] = LayerPart::kFeedForward;
+  other.recurrent->layers[0] = false;
+  EXPECT_THAT(OpenAdapter(golden / "adapters/mamba_r2", other).error().message,
+              testing::HasSubstr("mixer.in_proj': its layer 0 has neither attention nor a state"));
+  other = *model;
+  other.layer_parts[1] = LayerPart::kMixer;
+  EXPECT_THAT(OpenAdapter(golden / "adapters/mlp_r4", other).error().message,
+              testing::HasSubstr("mixer.up_proj': its layer 1 has no feed-forward block"));
+}
+
+TEST(AdapterGoldenTest, NamesOfHybridFamiliesAreSeenWithoutTheBaseModel) {
   const TempFolder folder;
-  for (const char* name : {"mamba_r2", "mlp_r4"}) {
-    const auto adapter = OpenAdapterWithoutBase(kGolden / "models/granite_hybrid/adapters" / name);
-    ASSERT_TRUE(adapter.ok()) << adapter.error().message;
-    EXPECT_THAT(WriteAdapter(*adapter, nullptr, folder.path() / name).error().message,
-                testing::HasSubstr("granitemoehybrid have names of their own"));
+  for (const auto& [adapter, family] : {std::pair{"granite_hybrid/adapters/mamba_r2", "granitemoehybrid"},
+                                        {"granite_hybrid/adapters/mlp_r4", "granitemoehybrid"},
+                                        {"nemotron_h/adapters/mamba_r2", "nemotron_h"},
+                                        {"falcon_h1/adapters/some_r3", "falcon_h1"}}) {
+    const auto opened = OpenAdapterWithoutBase(kGolden / "models" / adapter);
+    ASSERT_TRUE(opened.ok()) << opened.error().message;
+    EXPECT_THAT(WriteAdapter(*opened, nullptr, folder.path() / family).error().message,
+                testing::HasSubstr(std::string(family) + " have names of their own"));
   }
 }
 

@@ -36,6 +36,8 @@ constexpr std::array<TargetName, 27> kLayerTargets = {{
     {"linear_attn.in_proj_z", LoraTarget::kInZ},
     {"linear_attn.in_proj_b", LoraTarget::kInB},
     {"linear_attn.in_proj_a", LoraTarget::kInA},
+    {"linear_attn.in_proj_qkvz", LoraTarget::kInQkv, FusedLayers::kStates},
+    {"linear_attn.in_proj_ba", LoraTarget::kInB, FusedLayers::kStateGates},
     {"linear_attn.out_proj", LoraTarget::kOut},
     {"mamba.in_proj", LoraTarget::kInAll},
     {"mamba.out_proj", LoraTarget::kOut},
@@ -43,8 +45,6 @@ constexpr std::array<TargetName, 27> kLayerTargets = {{
     {"per_layer_projection", LoraTarget::kInputProjection},
     {"self_attn.qkv_proj", LoraTarget::kQ, FusedLayers::kQkv},
     {"mlp.gate_up_proj", LoraTarget::kGate, FusedLayers::kGateUp},
-    {"shared_mlp.input_linear", LoraTarget::kGate, FusedLayers::kGateUp},  // Granite's
-    {"shared_mlp.output_linear", LoraTarget::kDown},
 }};
 
 // After "model.".
@@ -160,6 +160,10 @@ bool MayBringWeight(std::string_view module) {
   const auto ends_so = [&](std::string_view name) { return !name.empty() && IsOrEndsWith(module, name); };
   if (IsHeadName(module) || ends_so("lm_head") || ends_so("embed_tokens")) return true;
   if (std::ranges::any_of(kNormsOfAll, ends_so, &NormName::name)) return true;
+  for (const FamilyNames& names : AllFamilyNames()) {
+    const bool rms = InfoOf(names.family).norm_kind == NormKind::kRms;
+    if (rms && ends_so(names.norm.substr(names.norm.rfind('.') + 1))) return true;
+  }
   return std::ranges::any_of(AllFamilies(), [&](const FamilyInfo& family) {
     return std::ranges::any_of(NormsOfBlocks(family.norms), ends_so, &NormName::name);
   });
@@ -346,8 +350,7 @@ const FamilyNames* GuessFamilyNames(std::span<const TensorEntry> tensors) {
     const auto is_theirs = [&](const TensorEntry& tensor) {
       std::string_view module = tensor.name;
       if (!ConsumePrefix(module, kRoot)) return false;
-      return module.starts_with(names.layers) ||
-             std::ranges::any_of(names.others, [&](const PartName& other) { return module.starts_with(other.theirs); });
+      return OurName(names, module) != module;
     };
     if (std::ranges::any_of(tensors, is_theirs)) return &names;
   }

@@ -13,7 +13,8 @@
 namespace loramux {
 
 // Linear layers of the base model that some checkpoints hold as one: their rows one after the other.
-enum class FusedLayers : std::uint8_t { kNone, kQkv, kGateUp };
+// kStates and kStateGates: Qwen3-Next's in_proj_qkvz and in_proj_ba (RowsOfFusedStates).
+enum class FusedLayers : std::uint8_t { kNone, kQkv, kGateUp, kStates, kStateGates };
 
 // The parts of a tensor's name.
 struct AdapterTensorName {

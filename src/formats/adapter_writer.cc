@@ -13,6 +13,7 @@
 
 #include "base/adapter_files.h"
 #include "base/message.h"
+#include "formats/adapter_tensor_name.h"
 #include "formats/model_family.h"
 
 namespace loramux {
@@ -288,13 +289,15 @@ Status WriteAdapter(const AdapterFile& file, const ModelConfig* model, const fs:
                        " changes experts or routers of a mixture of experts, whose adapters loramux reads as they are "
                        "and does not write");
   }
-  // Without the base model, Granite 4's names alone are seen here.
-  const auto is_of_granite = [](const TensorEntry& tensor) {
-    return tensor.name.find(".mamba.") != std::string::npos || tensor.name.find(".shared_mlp.") != std::string::npos;
-  };
-  const bool of_granite = std::ranges::any_of(file.tensors->tensors(), is_of_granite);
-  if (of_granite || (model != nullptr && (NamesOf(model->family) != nullptr || InfoOf(model->family).of_mamba))) {
-    const ModelFamily family = model == nullptr ? ModelFamily::kGraniteHybrid : model->family;
+  // Without the base model, the names of hybrid families alone are seen here.
+  const FamilyNames* names = model == nullptr ? GuessFamilyNames(file.tensors->tensors()) : NamesOf(model->family);
+  const bool mamba = std::ranges::any_of(file.tensors->tensors(), [](const TensorEntry& tensor) {
+    return tensor.name.find(".mamba.") != std::string::npos;
+  });
+  if (names == nullptr && mamba) names = NamesOf(ModelFamily::kGraniteHybrid);
+  const bool fused = model != nullptr && model->family == ModelFamily::kQwen3Next;
+  if (fused || (names != nullptr && (model != nullptr || InfoOf(names->family).of_mamba))) {
+    const ModelFamily family = names == nullptr ? model->family : names->family;
     return Unsupported(file.directory.string() + ": the modules of a " + ModelFamilyName(family) +
                            " have names of their own, under which converting is not supported; the adapter is served "
                            "as it is",

@@ -41,6 +41,10 @@ Result<std::int64_t> ParseCount(const JsonFields& fields, const ExpertRule& rule
 Status ParseLayers(const JsonFields& fields, const ExpertRule& rule, const ModelConfig& config,
                    ExpertsConfig& experts) {
   experts.layers.assign(static_cast<std::size_t>(config.num_layers), true);
+  const nlohmann::json* const types = rule.listed ? fields.Find("layer_types") : nullptr;
+  if (types != nullptr && types->is_array() && types->size() == experts.layers.size()) {  // ParseRecurrent checks them
+    for (std::size_t layer = 0; layer < types->size(); ++layer) experts.layers[layer] = (*types)[layer] == "moe";
+  }
   if (!rule.sparse_step) return Ok{};
   ASSIGN_OR_RETURN(const std::int64_t step, fields.IntOr("decoder_sparse_step", 1, kMostOfField, 1));
   for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
@@ -73,6 +77,27 @@ Status ParseOwnSize(const JsonFields& fields, const ExpertRule& rule, ModelConfi
   return Ok{};
 }
 
+// What DeepSeek-V3's routers do besides.
+Status ParseRouter(const JsonFields& fields, ExpertsConfig& experts) {
+  RouteForm& route = experts.route;
+  route.score = RouteForm::Score::kSigmoid;
+  experts.route_bias = true;
+  ASSIGN_OR_RETURN(const auto scale, fields.Number("routed_scaling_factor"));
+  if (scale && *scale <= 0) return fields.Bad("routed_scaling_factor", "a number above 0");
+  route.scale = static_cast<float>(scale.value_or(1.0));
+  ASSIGN_OR_RETURN(const std::int64_t groups, fields.IntOr("n_group", 1, route.experts, 1));
+  ASSIGN_OR_RETURN(const std::int64_t chosen, fields.IntOr("topk_group", 1, groups, 1));
+  route.groups = static_cast<std::int32_t>(groups);
+  route.chosen_groups = static_cast<std::int32_t>(chosen);
+  const std::int64_t of_group = route.experts / groups;
+  if (route.experts % groups == 0 && (groups == 1 || of_group >= 2) && route.per_token <= chosen * of_group)
+    return Ok{};
+  return InvalidArgument(fields.label() + "n_group " + std::to_string(groups) + " with topk_group " +
+                         std::to_string(chosen) + ": expected groups of equally many experts, of which the chosen " +
+                         "have num_experts_per_tok = " + std::to_string(route.per_token) + ", found " +
+                         std::to_string(route.experts) + " experts");
+}
+
 }  // namespace
 
 Status ParseExperts(const JsonFields& fields, const FamilyInfo& family, ModelConfig& config) {
@@ -97,7 +122,7 @@ Status ParseExperts(const JsonFields& fields, const FamilyInfo& family, ModelCon
                            std::to_string(count) + ", found none and the default is " + std::to_string(chosen));
   }
   experts.route.per_token = static_cast<std::int32_t>(chosen);
-  ASSIGN_OR_RETURN(const bool asked, fields.BoolOr("norm_topk_prob", false));
+  ASSIGN_OR_RETURN(const bool asked, fields.BoolOr("norm_topk_prob", rule.renormalises));
   experts.route.renormalise = rule.always_renormalises || asked;
   experts.router_bias = experts.biases = rule.biases;
   experts.beside_block = rule.beside_block;
@@ -108,6 +133,7 @@ Status ParseExperts(const JsonFields& fields, const FamilyInfo& family, ModelCon
   RETURN_IF_ERROR(ParseLayers(fields, rule, config, experts));
   const bool any = std::ranges::find(experts.layers, true) != experts.layers.end();
   if (!any) return Ok{};  // a dense model
+  if (rule.sigmoid) RETURN_IF_ERROR(ParseRouter(fields, experts));
   config.experts = std::move(experts);
   return ParseOwnSize(fields, rule, config);
 }

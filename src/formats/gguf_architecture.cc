@@ -37,6 +37,39 @@ constexpr GgufArchitecture kArchitectures[] = {
       "ssm.inner_size", "attention.recurrent_layers", "full_attention_interval"},
      false,
      /*adapters=*/false},
+    {"qwen35moe",
+     "qwen3_5_moe_text",
+     "Qwen3_5MoeForCausalLM",
+     false,
+     {kSections, kMtpLayers, "ssm.conv_kernel", "ssm.state_size", "ssm.group_count", "ssm.time_step_rank",
+      "ssm.inner_size", "attention.recurrent_layers", "full_attention_interval", kExpertSize, kSharedSize},
+     false,
+     /*adapters=*/false},
+    {"qwen3next",
+     "qwen3_next",
+     "Qwen3NextForCausalLM",
+     false,
+     {kMtpLayers, "ssm.conv_kernel", "ssm.state_size", "ssm.group_count", "ssm.time_step_rank", "ssm.inner_size",
+      "attention.recurrent_layers", "full_attention_interval", kExpertSize, kSharedSize},
+     false,
+     /*adapters=*/false},
+    {"nemotron_h",
+     "nemotron_h",
+     "NemotronHForCausalLM",
+     true,
+     {kTurns, kLayerEpsilon, "ssm.conv_kernel", "ssm.state_size", "ssm.group_count", "ssm.time_step_rank",
+      "ssm.inner_size", "expert_group_count", "expert_group_used_count"},
+     false,
+     /*adapters=*/false},
+    {"nemotron_h_moe",
+     "nemotron_h",
+     "NemotronHForCausalLM",
+     true,
+     {kTurns, kLayerEpsilon, "ssm.conv_kernel", "ssm.state_size", "ssm.group_count", "ssm.time_step_rank",
+      "ssm.inner_size", "expert_group_count", "expert_group_used_count", kExpertSize, kSharedSize,
+      "expert_shared_count", "expert_weights_norm", "expert_weights_scale", kMtpLayers},
+     false,
+     /*adapters=*/false},
     {"granite", "granite", "GraniteForCausalLM", true, {kScales[0], kScales[1], kScales[2], kScales[3]}},
     {"olmo2", "olmo2", "Olmo2ForCausalLM", false, {kLocalTheta, kWindowPattern}},
     {"smollm3", "smollm3", "SmolLM3ForCausalLM", true},
@@ -82,6 +115,13 @@ std::optional<GgufArchitecture> FindGgufArchitecture(const GgufFile& file) {
 Result<GgufArchitecture> RequireGgufArchitecture(const GgufFile& file) {
   if (const auto found = FindGgufArchitecture(file)) return *found;
   ASSIGN_OR_RETURN(const auto name, file.Text("general.architecture"));
+  if (name && *name == "falcon-h1") {
+    return Unsupported(file.label() +
+                           ": general.architecture 'falcon-h1' is not supported: the file holds weights times the "
+                           "model's multipliers and does not say what these are, so that no adapter fits; give the "
+                           "model in safetensors",
+                       "general.architecture");
+  }
   std::string served;
   for (const GgufArchitecture& known : kArchitectures) served += (served.empty() ? "" : ", ") + std::string(known.name);
   return Unsupported(file.label() + ": general.architecture " + (name ? Quote(*name) : "is missing and") +

@@ -20,7 +20,7 @@ struct GgufArchitecture {
   const char* class_name;
   bool interleaved;  // as HasInterleavedHeads
   // Further keys that its configuration uses.
-  std::array<std::string_view, 11> keys = {};
+  std::array<std::string_view, 15> keys = {};
   bool fuses = false;    // as FusesLayers
   bool adapters = true;  // whether loramux reads llama.cpp's adapters of it
 };

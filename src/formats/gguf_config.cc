@@ -95,7 +95,7 @@ class ConfigBuilder {
       const std::string_view rest = std::string_view(key).substr(prefix_.size());
       const bool known = rest == kParallel || rest == kTurns;
       if (known || std::ranges::find(kKnownKeys, rest) != std::end(kKnownKeys)) continue;
-      if (rest == kRmsEpsilon && !Uses(kLayerEpsilon)) continue;
+      if (rest == kRmsEpsilon && (!Uses(kLayerEpsilon) || IsNemotron())) continue;
       if (Uses(rest)) continue;
       return Unsupported(file_.label() + ": metadata " + Quote(key) + " = " + DescribeGguf(*file_.Find(key)) +
                              " may change what the model computes, and loramux does not know it",
@@ -116,7 +116,7 @@ class ConfigBuilder {
   // What llama.cpp does with the router's weights is in its program, not in the file.
   Status AddExperts() {
     ASSIGN_OR_RETURN(const auto experts, file_.Int(prefix_ + "expert_count", 0, kMost));
-    if (family_.of_mamba) RETURN_IF_ERROR(AddSharedBlock(experts.value_or(0)));
+    if (family_.experts.may_be_none) RETURN_IF_ERROR(AddSharedBlock(experts.value_or(0)));
     if (experts.value_or(0) == 0) return Ok{};
     if (Is("gemma4")) {
       config_["enable_moe_block"] = true;
@@ -131,11 +131,26 @@ class ConfigBuilder {
     }
     config_["num_experts"] = *experts;
     ASSIGN_OR_RETURN(config_["num_experts_per_tok"], Required("expert_used_count"));
-    config_["norm_topk_prob"] = Is("qwen3moe");
+    config_["norm_topk_prob"] = Is("qwen3moe") || Is("qwen3next");
+    if (family_.experts.sigmoid) RETURN_IF_ERROR(AddRouter());
     ASSIGN_OR_RETURN(const auto size, file_.Int(prefix_ + std::string(kExpertSize), 1, kMost));
     if (size) config_[Is("gpt-oss") ? "intermediate_size" : "moe_intermediate_size"] = *size;
     ASSIGN_OR_RETURN(const auto shared, file_.Int(prefix_ + std::string(kSharedSize), 1, kMost));
-    if (shared) config_["shared_expert_intermediate_size"] = *shared;
+    if (shared) config_[family_.experts.shared] = *shared;
+    return Ok{};
+  }
+
+  Status AddRouter() {
+    config_["n_routed_experts"] = config_["num_experts"];
+    config_.erase("num_experts");
+    ASSIGN_OR_RETURN(const auto normed, file_.Bool(prefix_ + "expert_weights_norm"));
+    config_["norm_topk_prob"] = normed.value_or(false);
+    RETURN_IF_ERROR(AddNumber("expert_weights_scale", "routed_scaling_factor"));
+    for (const auto& [key, name] :
+         {std::pair{"expert_group_count", "n_group"}, {"expert_group_used_count", "topk_group"}}) {
+      ASSIGN_OR_RETURN(const auto count, file_.Int(prefix_ + key, 1, kMost));
+      if (count) config_[name] = *count;
+    }
     return Ok{};
   }
 
@@ -163,7 +178,9 @@ class ConfigBuilder {
   Status AddExtents() {
     ASSIGN_OR_RETURN(config_["hidden_size"], Required("embedding_length"));
     ASSIGN_OR_RETURN(config_["num_hidden_layers"], Required("block_count", kMostGgufLayers));
-    if (!Is("gemma4")) {
+    // Nemotron-H has it by layer; in Qwen 3.5's mixture, it is that of experts.
+    const bool of_experts = std::string_view(family_.fields.intermediate) == family_.experts.intermediate;
+    if (!Is("gemma4") && !IsNemotron() && (!of_experts || family_.experts.default_intermediate == 0)) {
       ASSIGN_OR_RETURN(config_[family_.fields.intermediate], Required("feed_forward_length"));
     }
     // Layers that predict several tokens come last, and nothing here asks them.
@@ -178,7 +195,9 @@ class ConfigBuilder {
                              "token_embd.weight");
     }
     config_["vocab_size"] = embedding->shape[0];
-    const std::string key = prefix_ + std::string(Uses(kLayerEpsilon) ? kLayerEpsilon : kRmsEpsilon);
+    const bool rms =
+        !Uses(kLayerEpsilon) || (IsNemotron() && file_.Find(prefix_ + std::string(kRmsEpsilon)) != nullptr);
+    const std::string key = prefix_ + std::string(rms ? kRmsEpsilon : kLayerEpsilon);
     ASSIGN_OR_RETURN(const auto epsilon, file_.Number(key));
     if (!epsilon) return file_.Bad(key, "a number");
     config_[family_.fields.norm_eps] = *epsilon;
@@ -189,7 +208,7 @@ class ConfigBuilder {
     ASSIGN_OR_RETURN(const std::int64_t heads, Required("attention.head_count"));
     config_["num_attention_heads"] = heads;
     if (family_.of_mamba) {
-      RETURN_IF_ERROR(AddHeadsOfGranite4());
+      RETURN_IF_ERROR(IsNemotron() ? AddLayersOfNemotron() : AddHeadsOfGranite4());
     } else {
       ASSIGN_OR_RETURN(const auto kv_heads, file_.Int(prefix_ + "attention.head_count_kv", 1, kMost));
       config_["num_key_value_heads"] = kv_heads.value_or(heads);
@@ -205,6 +224,34 @@ class ConfigBuilder {
                              ", which is not supported",
                          prefix_ + "attention.value_length");
     }
+    return Ok{};
+  }
+
+  bool IsNemotron() const { return family_.family == ModelFamily::kNemotronH; }
+
+  // What each layer is, as its tensors say: the metadata have heads and widths of 0 where it is none. Layers that
+  // predict several tokens come last and are left out.
+  Status AddLayersOfNemotron() {
+    ASSIGN_OR_RETURN(const std::vector<std::int64_t> kv_heads, ByLayer("attention.head_count_kv", 0));
+    ASSIGN_OR_RETURN(const std::vector<std::int64_t> widths, ByLayer("feed_forward_length", 0));
+    json types = json::array();
+    std::int64_t heads = 0, width = 1;
+    for (std::size_t layer = 0; layer < kv_heads.size(); ++layer) {
+      const auto has = [&](const char* tensor) {
+        return file_.FindTensor("blk." + std::to_string(layer) + "." + tensor + ".weight") != nullptr;
+      };
+      const bool attention = has("attn_q"), moe = has("ffn_gate_inp"), mlp = has("ffn_up") && !moe;
+      types.push_back(attention ? "full_attention" : moe ? "moe" : mlp ? "mlp" : "linear_attention");
+      if (attention != (kv_heads[layer] > 0) || (attention && heads > 0 && heads != kv_heads[layer]))
+        return file_.Bad(prefix_ + "attention.head_count_kv", "one number in all layers of attention, 0 in others");
+      if ((mlp && widths[layer] == 0) || (mlp && width > 1 && width != widths[layer]))
+        return file_.Bad(prefix_ + "feed_forward_length", "one number above 0 in all layers with such a block");
+      if (attention) heads = kv_heads[layer];
+      if (mlp) width = widths[layer];
+    }
+    config_["layer_types"] = std::move(types);
+    config_["num_key_value_heads"] = heads == 0 ? config_["num_attention_heads"].get<std::int64_t>() : heads;
+    config_["intermediate_size"] = width;
     return Ok{};
   }
 
@@ -333,7 +380,22 @@ class ConfigBuilder {
     return states;
   }
 
+  Status AddMambaOfNemotron() {
+    ASSIGN_OR_RETURN(const States states, ReadStates());
+    config_["conv_kernel"] = states.width;
+    config_["n_groups"] = states.key_heads;
+    config_["ssm_state_size"] = states.key_dim;
+    config_["mamba_num_heads"] = states.value_heads;
+    config_["mamba_head_dim"] = states.values / states.value_heads;
+    config_["use_conv_bias"] = HasTensorsNamed(".ssm_conv1d.bias");
+    config_["use_bias"] = HasTensorsNamed(".ssm_in.bias");
+    ASSIGN_OR_RETURN(const auto turns, file_.Bool(prefix_ + std::string(kTurns)));
+    if (!turns.value_or(false)) return Ok{};
+    return file_.Bad(prefix_ + std::string(kTurns), "false: attention does not turn queries and keys");
+  }
+
   Status AddMamba() {
+    if (IsNemotron()) return AddMambaOfNemotron();
     // Whether the layers of attention turn what they compare.
     ASSIGN_OR_RETURN(const auto turns, file_.Bool(prefix_ + std::string(kTurns)));
     config_["position_embedding_type"] = turns.value_or(true) ? "rope" : "nope";
@@ -484,6 +546,7 @@ class ConfigBuilder {
   }
 
   Status AddRope() {
+    if (family_.ropes == RopeRule::kNever) return Ok{};
     ASSIGN_OR_RETURN(const auto theta, file_.Number(prefix_ + "rope.freq_base"));
     theta_ = theta.value_or(10000.0);
     config_["rope_theta"] = theta_;
@@ -689,7 +752,8 @@ class ConfigBuilder {
     // llama.cpp knows none of Falcon.
     config_[family_.fields.bias] =
         !Is("falcon") && (HasTensorsNamed(".attn_q.bias") || HasTensorsNamed(".attn_qkv.bias"));
-    config_["mlp_bias"] = file_.FindTensor("blk.0.ffn_gate.bias") != nullptr;
+    config_["mlp_bias"] = IsNemotron() ? HasTensorsNamed(".ffn_up.bias") || HasTensorsNamed(".ffn_up_shexp.bias")
+                                       : file_.FindTensor("blk.0.ffn_gate.bias") != nullptr;
   }
 
   const GgufFile& file_;

@@ -560,6 +560,56 @@ TEST(GgufConfigTest, RefusesWhatContradictsGraniteHybrid) {
               HasSubstr("that of feed_forward_length, 16"));
 }
 
+// Two layers, the second of attention; the first is what its tensor says.
+GgufWriter NemotronH(const std::string& changed = "", const std::string& first = "ssm_in",
+                     const std::vector<std::int32_t>& kv_heads = {0, 2}) {
+  GgufWriter writer = Model("nemotron_h", kv_heads);
+  AddStates(writer, "nemotron_h", changed);
+  writer.Tensor("blk.0." + first + ".weight", 0, {8, 8}, std::string(256, '\0'));
+  writer.Tensor("blk.1.attn_q.weight", 0, {8, 8}, std::string(256, '\0'));
+  return writer;
+}
+
+TEST(GgufConfigTest, KnowsTheLayersOfNemotronH) {
+  const ModelConfig config = ConfigOf(NemotronH()).value();
+  EXPECT_EQ(config.family, ModelFamily::kNemotronH);
+  EXPECT_EQ(config.layer_parts, (std::vector<LayerPart>{LayerPart::kMixer, LayerPart::kMixer}));
+  EXPECT_EQ(config.recurrent->layers, (std::vector<bool>{true, false}));
+  EXPECT_EQ(config.recurrent->value_dim, 8);
+  EXPECT_EQ(config.KvLayers(), 1);
+  EXPECT_EQ(config.RopeOf(1), LayerRope::kNone);
+  EXPECT_FALSE(config.experts || config.recurrent->conv_bias || config.mlp_bias);
+  const ModelConfig feeds = ConfigOf(NemotronH("", "ffn_up")).value();
+  EXPECT_EQ(feeds.layer_parts.front(), LayerPart::kFeedForward);
+  EXPECT_EQ(feeds.intermediate_size, 16);
+  EXPECT_FALSE(feeds.recurrent);
+}
+
+TEST(GgufConfigTest, RefusesWhatContradictsNemotronH) {
+  ExpectStatesAreChecked("nemotron_h", [](const std::string& without) { return NemotronH(without); });
+  EXPECT_THAT(ConfigError(NemotronH("", "ssm_in", {1, 2})), HasSubstr("one number in all layers of attention"));
+  EXPECT_THAT(ConfigError(NemotronH("", "attn_q", {1, 2})), HasSubstr("one number in all layers of attention"));
+  EXPECT_THAT(ConfigError(NemotronH().Bool("nemotron_h.rope.scaling.finetuned", true)), HasSubstr("does not turn"));
+  EXPECT_THAT(ConfigError(NemotronH().U32("nemotron_h.moe_latent_size", 8)), HasSubstr("may change what the model"));
+  EXPECT_THAT(ConfigError(Model("falcon-h1")), HasSubstr("weights times the model's multipliers"));
+}
+
+TEST(GgufConfigTest, KnowsTheMixturesWithDeltaNet) {
+  for (const std::string architecture : {"qwen35moe", "qwen3next"}) {
+    GgufWriter writer = Model(architecture);
+    AddStates(writer, architecture, "");
+    writer.U32(architecture + ".full_attention_interval", 2).U32(architecture + ".expert_count", 6);
+    writer.U32(architecture + ".expert_used_count", 3).U32(architecture + ".expert_feed_forward_length", 20);
+    writer.U32(architecture + ".expert_shared_feed_forward_length", 28);
+    const ModelConfig config = ConfigOf(writer).value();
+    EXPECT_EQ(config.recurrent->layers, (std::vector<bool>{true, false}));
+    EXPECT_EQ(config.experts->route.per_token, 3);
+    EXPECT_EQ(config.experts->intermediate_size, 20);
+    EXPECT_EQ(config.experts->shared_size, 28);
+    EXPECT_TRUE(config.experts->route.renormalise && config.experts->shared_gate && config.output_gate);
+  }
+}
+
 TEST(GgufConfigTest, BoundsTheNumberOfLayers) {
   for (const char* architecture : {"llama", "gemma2"}) {
     GgufWriter writer;

@@ -61,6 +61,23 @@ std::string DescribeList(const nlohmann::json& list) {
 
 }  // namespace
 
+std::string WithoutInfinity(std::string_view text) {
+  constexpr std::string_view kInfinity = "Infinity";
+  std::string out;
+  bool in_text = false;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    if (text[at] == '"') in_text = !in_text;
+    if (!in_text && text.substr(at).starts_with(kInfinity)) {
+      out += R"({"__float__": "Infinity"})";
+      at += kInfinity.size() - 1;
+      continue;
+    }
+    out += text[at];
+    if (in_text && text[at] == '\\' && at + 1 < text.size()) out += text[++at];
+  }
+  return out;
+}
+
 Result<nlohmann::json> ParseJsonObject(std::string_view text, const std::string& label, MemberKeyOrder* order) {
   if (const auto problem = JsonTextProblem(text)) {
     return InvalidArgument(label + ": not valid JSON: found " + *problem);

@@ -20,6 +20,10 @@ namespace loramux {
 // objects do not keep the order, but the order of rank_pattern matters.
 using MemberKeyOrder = std::map<std::string, std::vector<std::string>, std::less<>>;
 
+// The text with an object in place of Infinity outside of texts, as transformers 5 writes it: Python writes what JSON
+// does not have.
+std::string WithoutInfinity(std::string_view text);
+
 // Parses a text that must be one JSON object, nested at most kMaxJsonDepth deep, and nothing after it. Of equal keys
 // the last one counts, as in Python. `label` names the source in errors. `order`, if given, receives the keys of the
 // members.

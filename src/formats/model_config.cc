@@ -74,7 +74,7 @@ Status RefuseMlx(const JsonFields& fields) {
 }
 
 const char* NameOf(Activation activation) {
-  constexpr const char* kNames[] = {"silu", "gelu_pytorch_tanh", "gelu", "relu", "silu"};
+  constexpr const char* kNames[] = {"silu", "gelu_pytorch_tanh", "gelu", "relu", "silu", "relu2"};
   return kNames[static_cast<std::size_t>(activation)];
 }
 
@@ -103,6 +103,17 @@ Status RefuseOfFamily(const JsonFields& fields, const FamilyInfo& family) {
     return Unsupported(fields.label() + "clip_qkv " + Describe(*clip) + " is not supported, only null");
   }
   if (family.of_deltanet) return refuse("attn_output_gate", true, true);
+  if (family.family == ModelFamily::kNemotronH) {
+    ASSIGN_OR_RETURN(const auto activation, fields.String("mamba_hidden_act"));
+    if (activation && !IsActivation(*activation, Activation::kSilu)) {
+      return Unsupported(fields.label() + "mamba_hidden_act " + Quote(*activation) + " is not supported, only silu");
+    }
+    const nlohmann::json* const latent = fields.Find("moe_latent_size");
+    if (latent != nullptr) {
+      return Unsupported(fields.label() + "moe_latent_size " + Describe(*latent) +
+                         " is not supported: experts take inputs of hidden_size, only null");
+    }
+  }
   if (family.family == ModelFamily::kBloom) return refuse("apply_residual_connection_post_layernorm", false, false);
   return family.family == ModelFamily::kOpt ? refuse("layer_norm_elementwise_affine", true, true) : Ok{};
 }
@@ -390,12 +401,48 @@ Result<BlockOrder> ParseBlockOrder(const JsonFields& fields, const FamilyInfo& f
   return neox ? BlockOrder::kParallel : BlockOrder::kParallelOneNorm;
 }
 
+// A list of `count` numbers above 0; missing or null: all 1.
+Status ReadFactors(const JsonFields& fields, const char* key, std::size_t count, const auto& out) {
+  const nlohmann::json* const list = fields.Find(key);
+  if (list == nullptr) return Ok{};
+  const std::string expected = "a list of " + std::to_string(count) + " numbers above 0";
+  if (!list->is_array() || list->size() != count) return fields.Bad(key, expected);
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto number = FiniteNumber((*list)[i]);
+    if (!number || *number <= 0) return fields.Bad(key, expected);
+    *out[i] = *number;
+  }
+  return Ok{};
+}
+
+// Falcon-H1's multipliers. That of keys is one of the products of queries and keys.
+Status ParseScalesOfFalcon(const JsonFields& fields, ModelConfig& config) {
+  BlockScales& scales = config.block_scales;
+  double of_keys = 1;
+  for (const auto& [key, out] : {std::pair{"embedding_multiplier", &config.embedding_scale},
+                                 {"lm_head_multiplier", &config.logit_scale},
+                                 {"key_multiplier", &of_keys},
+                                 {"attention_in_multiplier", &scales.attention_in},
+                                 {"attention_out_multiplier", &scales.attention_out},
+                                 {"ssm_in_multiplier", &scales.states_in},
+                                 {"ssm_out_multiplier", &scales.states_out}}) {
+    RETURN_IF_ERROR(ReadFactor(fields, key, *out));
+  }
+  if (of_keys != 1) config.attention_scale = of_keys / std::sqrt(static_cast<double>(config.head_dim));
+  RETURN_IF_ERROR(ReadFactors(fields, "mlp_multipliers", 2, std::array{&scales.gate, &scales.down}));
+  // The file has them as in_proj has its rows: z, x, B, C, dt.
+  auto& states = scales.states;
+  return ReadFactors(fields, "ssm_multipliers", states.size(),
+                     std::array{&states[0], &states[1], &states[2], &states[3], &states[4]});
+}
+
 // What single families do besides.
 Status ParseOfFamily(const JsonFields& fields, const FamilyInfo& family, ModelConfig& config) {
   if (family.family == ModelFamily::kStableLm) {
     ASSIGN_OR_RETURN(const bool normed, fields.BoolOr("qk_layernorm", false));
     if (normed) config.qk_norm = QkNorm::kLayerOfHeads;
   }
+  if (family.family == ModelFamily::kFalconH1) return ParseScalesOfFalcon(fields, config);
   if (family.of_gemma4) {
     config.attention_scale = 1;
     config.value_norm = config.layer_scales = true;
@@ -497,8 +544,10 @@ Status ParseExtents(const JsonFields& fields, const FamilyInfo& family, ModelCon
   ASSIGN_OR_RETURN(config.num_layers, fields.RequiredInt("num_hidden_layers", 1, kMaxLayers));
   // Four times the hidden size by default, in Bloom always.
   const bool fourfold = family.family == ModelFamily::kFalcon || family.family == ModelFamily::kBloom;
+  const bool of_experts = std::string_view(family.fields.intermediate) == family.experts.intermediate;
+  const std::int64_t by_default = of_experts ? family.experts.default_intermediate : 0;
   ASSIGN_OR_RETURN(config.intermediate_size,
-                   ReadExtent(fields, family.fields.intermediate, fourfold ? 4 * config.hidden_size : 0));
+                   ReadExtent(fields, family.fields.intermediate, fourfold ? 4 * config.hidden_size : by_default));
   ASSIGN_OR_RETURN(config.vocab_size, ReadExtent(fields, "vocab_size", family.vocab_size));
   ASSIGN_OR_RETURN(config.max_position, fields.IntOr("max_position_embeddings", 1, kMaxExtent, family.max_position));
   ASSIGN_OR_RETURN(const auto eps, fields.Number(family.fields.norm_eps));
@@ -532,8 +581,34 @@ Status TakeTextPart(nlohmann::json& object, std::string& label) {
   return Ok{};
 }
 
+// Gives Nemotron-H's layers the names of their types: NVIDIA's files have a letter for each. Their list says how many
+// there are.
+void TakeLayerTypes(nlohmann::json& object) {
+  const auto type = object.find("model_type");
+  if (type == object.end() || *type != "nemotron_h") return;
+  const auto pattern = object.find("hybrid_override_pattern");
+  for (const char* key : {"layer_types", "layers_block_type"}) {
+    const auto list = object.find(key);
+    if (list != object.end() && list->is_array()) object["layer_types"] = nlohmann::json(*list);
+  }
+  if (!object.contains("layer_types") && pattern != object.end() && pattern->is_string()) {
+    nlohmann::json types = nlohmann::json::array();
+    for (const char letter : pattern->get_ref<const std::string&>()) {
+      const std::string named(1, letter);
+      types.push_back(letter == 'M'   ? "linear_attention"
+                      : letter == '*' ? "full_attention"
+                      : letter == '-' ? "mlp"
+                      : letter == 'E' ? "moe"
+                                      : named);
+    }
+    object["layer_types"] = std::move(types);
+  }
+  if (object.contains("layer_types")) object["num_hidden_layers"] = object["layer_types"].size();
+}
+
 // Gives the fields of Bloom's files the names that other families have.
 void TakeUsualNames(nlohmann::json& object) {
+  TakeLayerTypes(object);
   const auto type = object.find("model_type");
   if (type == object.end() || *type != "bloom") return;
   for (const auto& [theirs, usual] :
@@ -563,7 +638,7 @@ std::int64_t ModelConfig::MostPositions() const {
 }
 
 Result<ModelConfig> ParseModelConfig(std::string_view json, const std::string& label) {
-  ASSIGN_OR_RETURN(nlohmann::json object, ParseJsonObject(json, label));
+  ASSIGN_OR_RETURN(nlohmann::json object, ParseJsonObject(WithoutInfinity(json), label));
   std::string inner = label + ": ";
   RETURN_IF_ERROR(TakeTextPart(object, inner));
   TakeUsualNames(object);

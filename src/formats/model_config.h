@@ -14,8 +14,8 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "formats/activation.h"
+#include "formats/layer_forms.h"
 #include "formats/recurrent_config.h"
-#include "formats/routing.h"
 
 namespace loramux {
 
@@ -49,78 +49,15 @@ enum class ModelFamily {
   kGraniteMoe,
   kGptOss,
   kQwen35,
+  kQwen35Moe,
+  kQwen3Next,
   kGraniteHybrid,
+  kFalconH1,
+  kNemotronH,
 };
 
 // The family's name for messages.
 const char* ModelFamilyName(ModelFamily family);
-
-// Rotary position embedding. `kDynamic` is NTK scaling by the current length ("dynamic" in transformers).
-struct RopeConfig {
-  enum class Scaling { kNone, kLinear, kDynamic, kLlama3, kYarn, kLongRope, kProportional };
-  double theta = 10000.0;
-  Scaling scaling = Scaling::kNone;
-  double factor = 1.0;
-  double low_freq_factor = 1.0;   // llama3
-  double high_freq_factor = 4.0;  // llama3
-  // llama3, yarn; longrope: longer sequences take the long factors; dynamic: always max_position, as in transformers.
-  std::int64_t original_max_position = 0;
-  double beta_fast = 32.0, beta_slow = 1.0;         // yarn
-  bool truncate = true;                             // yarn: its limits are rounded to whole pairs
-  std::vector<double> short_factors, long_factors;  // longrope: by which wavelengths grow, [rotary_dim / 2] each
-  double attention_factor = 1.0;                    // by which cosines and sines are multiplied
-  // b: the query at position p is also multiplied by 1 + b log(1 + floor(p / original_max_position)).
-  double query_beta = 0.0;
-  std::int64_t rotary_dim = 0;  // elements at the start of each head that turn; even, at most head_dim
-  bool adjacent_pairs = false;  // the elements 2 k and 2 k + 1 turn together, not k and k + rotary_dim / 2
-  // proportional: how many of the pairs turn, the first ones; the frequencies are those of a whole head.
-  std::int64_t turning_pairs = 0;
-};
-
-// Which rotary embedding a layer has: ModelConfig::rope, ModelConfig::local_rope, or none.
-enum class LayerRope : std::uint8_t { kMain, kLocal, kNone };
-
-// Which norms stand around each of a layer's two blocks, attention and feed-forward: before it, after it (its output is
-// normed before it is added), or both; or after it, of the sum, which the next block reads and adds to.
-enum class NormPlaces : std::uint8_t { kBefore, kAfter, kBoth, kOfSum };
-
-// kRms: x / rms(x) * weight. kLayer: (x - mean) / deviation * weight + bias.
-enum class NormKind : std::uint8_t { kRms, kLayer };
-
-// How attention and the feed-forward block follow each other: the second reads what the first has added to, or both
-// read the same, under norms of their own or under one norm.
-enum class BlockOrder : std::uint8_t { kSequential, kParallel, kParallelOneNorm };
-
-// Norms of q and k: none, of each head, or of the heads of a row together. kLayerOfHeads: a LayerNorm without a bias,
-// of each head with weights of its own.
-enum class QkNorm : std::uint8_t { kNone, kHeads, kRow, kLayerOfHeads };
-
-// Attention with linear biases: the further a key lies back, the lower its score. kExact: by a slope of the head for
-// each position. kBf16: products of queries and keys, before they are scaled, get the product of slope and position in
-// bfloat16 more, as in Falcon. model/alibi.h has the slopes.
-enum class Alibi : std::uint8_t { kNone, kExact, kBf16 };
-
-// The heads of a layer.
-struct HeadShape {
-  std::int64_t num_kv_heads = 0, head_dim = 0;
-  friend bool operator==(const HeadShape&, const HeadShape&) = default;
-};
-
-// A mixture of experts: what the chosen experts of a token give is added, each times its weight.
-struct ExpertsConfig {
-  RouteForm route;
-  bool router_bias = false;            // the router's logits have a bias
-  bool biases = false;                 // the experts' matrices have biases
-  std::int64_t intermediate_size = 0;  // width of one expert's feed-forward block
-  // Such a layer also has a feed-forward block of its own for all tokens, the shared expert; its output is multiplied
-  // by the sigmoid of a product with the input if it has a gate.
-  std::int64_t shared_size = 0;  // 0: there is none
-  bool shared_gate = false;
-  // The experts stand beside the layer's own block, and take the hidden state as it does. Both, and the router, have
-  // norms of their own; what an expert returns is multiplied by a number too (Gemma 4).
-  bool beside_block = false;
-  std::vector<bool> layers;  // by layer: whether it has experts
-};
 
 // The architecture of a base model.
 struct ModelConfig {
@@ -159,6 +96,8 @@ struct ModelConfig {
   bool layer_scales = false;     // a layer's result is multiplied by a number of its own
   std::optional<ExpertsConfig> experts;
   std::optional<RecurrentConfig> recurrent;
+  std::vector<LayerPart> layer_parts;  // by layer; empty: kBoth
+  BlockScales block_scales;
   // What attention gives is multiplied by the sigmoid of gates; q_proj has the gates of each head after its queries.
   bool output_gate = false;
   // Positions are rows of a matrix, this many before that of position 0, and are added to the embedding; nullopt: not.
@@ -225,10 +164,16 @@ struct ModelConfig {
   }
   std::int64_t BaseTokens() const { return vocab_size - added_tokens; }
 
+  // Whether a layer has attention or a recurrence; a feed-forward block or experts.
+  bool Has(LayerPart part, std::int64_t layer) const {
+    return layer_parts.empty() || layer_parts[static_cast<std::size_t>(layer)] == LayerPart::kBoth ||
+           layer_parts[static_cast<std::size_t>(layer)] == part;
+  }
   // Whether a layer has experts; whether it has a feed-forward block that is none.
   bool HasExperts(std::int64_t layer) const { return experts && experts->layers[static_cast<std::size_t>(layer)]; }
   bool HasOwnBlock(std::int64_t layer) const {
-    return !HasExperts(layer) || experts->shared_size > 0 || experts->beside_block;
+    return Has(LayerPart::kFeedForward, layer) &&
+           (!HasExperts(layer) || experts->shared_size > 0 || experts->beside_block);
   }
   // The size of that block; of the largest, or of an expert if that is larger.
   std::int64_t BlockSize(std::int64_t layer) const {
@@ -262,7 +207,7 @@ struct ModelConfig {
   // RecurrentConfig::InputRows of a recurrent layer.
   std::int64_t QProjDim(std::int64_t layer) const { return output_gate ? 2 * QDim(layer) : QDim(layer); }
   std::int64_t QkvDim(std::int64_t layer) const {
-    if (IsRecurrent(layer)) return recurrent->InputRows();
+    if (!HasAttention(layer)) return IsRecurrent(layer) ? recurrent->InputRows() : 0;
     return QProjDim(layer) + (SharesKv(layer) ? 0 : 2 * KvDim(layer));
   }
   // The width of what goes into o_proj, or into out_proj.
@@ -275,9 +220,17 @@ struct ModelConfig {
     const std::int64_t states = recurrent ? recurrent->InputRows() : 0;
     return std::max({QDim() * (output_gate ? 2 : 1) + 2 * KvDim(), other, states});
   }
-  // Whether a layer has a state in place of keys and values; how many have these, and how many of them before a layer.
+  // Whether a layer has a state; whether it has keys and values; how many have these before a layer, and in all.
   bool IsRecurrent(std::int64_t layer) const { return recurrent && recurrent->layers[static_cast<std::size_t>(layer)]; }
-  std::int64_t KvIndex(std::int64_t layer) const { return layer - (recurrent ? recurrent->Before(layer) : 0); }
+  bool HasAttention(std::int64_t layer) const {
+    return Has(LayerPart::kMixer, layer) && (!IsRecurrent(layer) || recurrent->beside_attention);
+  }
+  std::int64_t KvIndex(std::int64_t layer) const {
+    if (!recurrent && layer_parts.empty()) return layer;
+    std::int64_t before = 0;
+    for (std::int64_t i = 0; i < layer; ++i) before += HasAttention(i) ? 1 : 0;
+    return before;
+  }
   std::int64_t KvLayers() const { return KvIndex(num_layers); }
   // Whether a layer's values are its keys before their norm.
   bool ValuesAreKeys(std::int64_t layer) const { return keys_are_values && !Slides(layer); }

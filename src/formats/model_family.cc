@@ -22,7 +22,7 @@ constexpr NormNames kOfGlm4 = {.attention = "input_layernorm",
                                .mlp_output = "post_mlp_layernorm"};
 
 // Source: the configuration classes and the modelling files of transformers 5.24.
-constexpr std::array<FamilyInfo, 29> kFamilies = {{
+constexpr std::array<FamilyInfo, 33> kFamilies = {{
     {.family = ModelFamily::kLlama,
      .name = "llama",
      .architecture = "LlamaForCausalLM",
@@ -129,6 +129,7 @@ constexpr std::array<FamilyInfo, 29> kFamilies = {{
                  .per_token = "top_k_experts",
                  .intermediate = "moe_intermediate_size",
                  .always_renormalises = true,
+                 .shared_block = "mlp.",
                  .beside_block = true}},
     {.family = ModelFamily::kGranite,
      .name = "granite",
@@ -418,6 +419,52 @@ constexpr std::array<FamilyInfo, 29> kFamilies = {{
      .qk_norm = QkNorm::kHeads,
      .biases = BiasRule::kAttention,
      .of_deltanet = true},
+    {.family = ModelFamily::kQwen35Moe,
+     .name = "qwen3_5_moe_text",
+     .architecture = "Qwen3_5MoeForCausalLM",
+     .max_position = 32768,
+     .vocab_size = 248320,
+     .num_heads = 16,
+     .num_kv_heads = 2,
+     .head_dim = 256,
+     .partial_rotary = true,
+     .partial_rotary_factor = 0.25,
+     .fields = {.intermediate = "moe_intermediate_size"},
+     .norm_weight_offset = 1.0,
+     .qk_norm = QkNorm::kHeads,
+     .biases = BiasRule::kAttention,
+     .of_deltanet = true,
+     .experts = {.count = "num_experts",
+                 .other_count = "num_local_experts",
+                 .default_count = 256,
+                 .default_per_token = 8,
+                 .intermediate = "moe_intermediate_size",
+                 .default_intermediate = 512,
+                 .always_renormalises = true,
+                 .default_shared = 512}},
+    {.family = ModelFamily::kQwen3Next,
+     .name = "qwen3_next",
+     .architecture = "Qwen3NextForCausalLM",
+     .max_position = 32768,
+     .vocab_size = 151936,
+     .num_heads = 16,
+     .num_kv_heads = 2,
+     .head_dim = 256,
+     .partial_rotary = true,
+     .partial_rotary_factor = 0.25,
+     .norm_weight_offset = 1.0,
+     .qk_norm = QkNorm::kHeads,
+     .biases = BiasRule::kAttention,
+     .of_deltanet = true,
+     .experts = {.count = "num_experts",
+                 .other_count = "num_local_experts",
+                 .default_count = 512,
+                 .default_per_token = 10,
+                 .intermediate = "moe_intermediate_size",
+                 .default_intermediate = 512,
+                 .renormalises = true,
+                 .sparse_step = true,
+                 .default_shared = 512}},
     {.family = ModelFamily::kGraniteHybrid,
      .name = "granitemoehybrid",
      .architecture = "GraniteMoeHybridForCausalLM",
@@ -436,7 +483,52 @@ constexpr std::array<FamilyInfo, 29> kFamilies = {{
                  .default_shared = 1024,
                  .shared = "shared_intermediate_size",
                  .shared_gate = false,
+                 .shared_block = "mlp.",
                  .may_be_none = true}},
+    {.family = ModelFamily::kFalconH1,
+     .name = "falcon_h1",
+     .architecture = "FalconH1ForCausalLM",
+     .max_position = 8192,
+     .vocab_size = 128000,
+     .num_heads = 32,
+     .num_kv_heads = 8,
+     .bos = 1,
+     .eos = 2,
+     .norm_eps = 1e-5,
+     .norms = {.attention = "input_layernorm", .mlp = "pre_ff_layernorm"},
+     .biases = BiasRule::kAttention,
+     .mlp_bias = true,
+     .of_mamba = true},
+    {.family = ModelFamily::kNemotronH,
+     .name = "nemotron_h",
+     .architecture = "NemotronHForCausalLM",
+     .max_position = 4096,
+     .vocab_size = 131072,
+     .num_heads = 32,
+     .num_kv_heads = 8,
+     .head_dim = 128,
+     .bos = 1,
+     .eos = 2,
+     .norm_eps = 1e-5,
+     .activation = Activation::kRelu2,
+     .gated = false,
+     .fields = {.norm_eps = "layer_norm_epsilon", .activation = "mlp_hidden_act"},
+     .norms = {.attention = "input_layernorm"},
+     .mlp_bias = true,
+     .ropes = RopeRule::kNever,
+     .of_mamba = true,
+     .experts = {.count = "n_routed_experts",
+                 .other_count = "num_local_experts",
+                 .default_count = 8,
+                 .default_per_token = 2,
+                 .intermediate = "moe_intermediate_size",
+                 .default_intermediate = 7688,
+                 .renormalises = true,
+                 .default_shared = 7688,
+                 .shared = "moe_shared_expert_intermediate_size",
+                 .shared_gate = false,
+                 .listed = true,
+                 .sigmoid = true}},
 }};
 
 constexpr PartName kPartsOfNeoX[] = {{"self_attn.qkv_proj", "attention.query_key_value"},
@@ -458,6 +550,29 @@ constexpr PartName kPartsOfOpt[] = {{"self_attn.o_proj", "self_attn.out_proj"},
                                     {"mlp.down_proj", "fc2"},
                                     {"input_layernorm", "self_attn_layer_norm"},
                                     {"post_attention_layernorm", "final_layer_norm"}};
+constexpr PartName kPartsOfGranite4[] = {{"mlp.gate_up_proj", "shared_mlp.input_linear"},
+                                         {"mlp.down_proj", "shared_mlp.output_linear"}};
+constexpr PartName kPartsOfFalconH1[] = {{"mlp.gate_proj", "feed_forward.gate_proj"},
+                                         {"mlp.up_proj", "feed_forward.up_proj"},
+                                         {"mlp.down_proj", "feed_forward.down_proj"}};
+// Whose layers have one part each: the same name may be of any of them.
+constexpr PartName kPartsOfNemotronH[] = {{"input_layernorm", "norm"},
+                                          {"self_attn.q_proj", "mixer.q_proj"},
+                                          {"self_attn.k_proj", "mixer.k_proj"},
+                                          {"self_attn.v_proj", "mixer.v_proj"},
+                                          {"self_attn.o_proj", "mixer.o_proj"},
+                                          {"mamba.in_proj", "mixer.in_proj"},
+                                          {"mamba.out_proj", "mixer.out_proj"},
+                                          {"mamba.conv1d", "mixer.conv1d"},
+                                          {"mamba.norm", "mixer.norm"},
+                                          {"mamba.A_log", "mixer.A_log"},
+                                          {"mamba.D", "mixer.D"},
+                                          {"mamba.dt_bias", "mixer.dt_bias"},
+                                          {"mlp.up_proj", "mixer.up_proj"},
+                                          {"mlp.down_proj", "mixer.down_proj"},
+                                          {"mlp.gate", "mixer.gate"},
+                                          {"mlp.experts", "mixer.experts"},
+                                          {"mlp.shared_expert", "mixer.shared_experts"}};
 constexpr FamilyNames kFamilyNames[] = {
     {ModelFamily::kGptNeoX, "gpt_neox.layers.", "gpt_neox.embed_in", "gpt_neox.final_layer_norm", "embed_out",
      kPartsOfNeoX},
@@ -467,6 +582,13 @@ constexpr FamilyNames kFamilyNames[] = {
      kPartsOfFalcon, kOthersOfBloom},
     {ModelFamily::kOpt, "model.decoder.layers.", "model.decoder.embed_tokens", "model.decoder.final_layer_norm",
      "lm_head", kPartsOfOpt, kOthersOfOpt},
+    {ModelFamily::kGraniteHybrid, "model.layers.", "model.embed_tokens", "model.norm", "lm_head", kPartsOfGranite4},
+    {ModelFamily::kFalconH1, "model.layers.", "model.embed_tokens", "model.final_layernorm", "lm_head",
+     kPartsOfFalconH1},
+    {ModelFamily::kNemotronH, "model.layers.", "model.embeddings", "model.norm_f", "lm_head", kPartsOfNemotronH},
+    // As NVIDIA's files have them.
+    {ModelFamily::kNemotronH, "backbone.layers.", "backbone.embeddings", "backbone.norm_f", "lm_head",
+     kPartsOfNemotronH},
 };
 
 constexpr std::string_view kLayers = "model.layers.", kEmbedding = "model.embed_tokens", kNorm = "model.norm",
@@ -479,13 +601,14 @@ std::optional<std::string_view> AfterPart(std::string_view name, std::string_vie
   return rest.empty() || rest.front() == '.' ? std::optional(rest) : std::nullopt;
 }
 
-constexpr std::array<Wrapper, 6> kWrappers = {{
+constexpr std::array<Wrapper, 7> kWrappers = {{
     {"Gemma3ForConditionalGeneration", "gemma3", "gemma3_text"},
     {"Gemma4ForConditionalGeneration", "gemma4", "gemma4_text"},
     {"Mistral3ForConditionalGeneration", "mistral3", "mistral"},
     {"Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl", "qwen2"},
     {"Qwen3VLForConditionalGeneration", "qwen3_vl", "qwen3"},
     {"Qwen3_5ForConditionalGeneration", "qwen3_5", "qwen3_5_text"},
+    {"Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe", "qwen3_5_moe_text"},
 }};
 
 }  // namespace
@@ -530,6 +653,14 @@ std::vector<std::vector<std::int64_t>> RowsOfFused(std::span<const std::int64_t>
   return rows;
 }
 
+std::vector<std::vector<std::int64_t>> RowsOfFusedStates(const RecurrentConfig& config, bool gates) {
+  if (gates) return RowsOfFused(std::array{config.value_heads, config.value_heads}, config.key_heads);
+  const std::int64_t keys = config.key_heads * config.key_dim;
+  auto rows = RowsOfFused(std::array{keys, keys, config.Values(), config.Values()}, config.key_heads);
+  for (const std::size_t part : {1, 2}) rows[0].insert(rows[0].end(), rows[part].begin(), rows[part].end());
+  return {std::move(rows[0]), std::move(rows[3])};
+}
+
 const FamilyNames* NamesOf(ModelFamily family) {
   const auto* const found = std::ranges::find(kFamilyNames, family, &FamilyNames::family);
   return found == std::end(kFamilyNames) ? nullptr : found;
@@ -562,20 +693,28 @@ std::vector<std::string> TheirNames(const FamilyNames& names, std::string_view o
 }
 
 std::string OurName(const FamilyNames& names, std::string_view theirs) {
+  for (const FamilyNames& other : kFamilyNames) {  // with which NVIDIA's own class names adapters
+    const bool same = other.family == names.family && other.layers != names.layers;
+    if (same && theirs.starts_with(other.layers)) return OurName(other, theirs);
+  }
   for (const auto& [own, of_family] :
        {std::pair{kEmbedding, names.embedding}, std::pair{kNorm, names.norm}, std::pair{kHead, names.head}}) {
     if (theirs == of_family) return std::string(own);
   }
-  const auto other = std::ranges::find(names.others, theirs, &PartName::theirs);
-  if (other != names.others.end()) return std::string(other->ours);
+  for (const PartName& other : names.others) {
+    if (const auto rest = AfterPart(theirs, other.theirs)) return std::string(other.ours) + std::string(*rest);
+  }
   if (!theirs.starts_with(names.layers)) return std::string(theirs);
   const std::size_t dot = theirs.find('.', names.layers.size());
   if (dot == std::string_view::npos) return std::string(theirs);
-  std::string_view part = theirs.substr(dot + 1);
-  const auto name = std::ranges::find(names.parts, part, &PartName::theirs);
-  if (name != names.parts.end()) part = name->ours;
-  return std::string(kLayers) + std::string(theirs.substr(names.layers.size(), dot + 1 - names.layers.size())) +
-         std::string(part);
+  std::string part(theirs.substr(dot + 1));
+  for (const PartName& name : names.parts) {
+    if (const auto rest = AfterPart(theirs.substr(dot + 1), name.theirs)) {
+      part = std::string(name.ours) + std::string(*rest);
+      break;
+    }
+  }
+  return std::string(kLayers) + std::string(theirs.substr(names.layers.size(), dot + 1 - names.layers.size())) + part;
 }
 
 const char* ModelFamilyName(ModelFamily family) { return InfoOf(family).name; }

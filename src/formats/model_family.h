@@ -35,6 +35,7 @@ enum class RopeRule : std::uint8_t {
   kListed,       // as no_rope_layers says (SmolLM3)
   kSlidingOnly,  // those with a window, or all if none has one (EXAONE 4)
   kNamed,        // all, if position_embedding_type says so (Granite 4)
+  kNever,        // none
 };
 
 // Which biases the linear layers have.
@@ -65,11 +66,15 @@ struct ExpertRule {
   const char* intermediate = "intermediate_size";  // the field of the size of an expert
   std::int64_t default_intermediate = 0;           // 0: required
   bool always_renormalises = false;                // else norm_topk_prob says it
+  bool renormalises = false;                       // norm_topk_prob, if missing
   bool sparse_step = false;                        // decoder_sparse_step and mlp_only_layers say which layers
   std::int64_t default_shared = 0;                 // the size of the shared expert, if missing; 0: there is none
   bool biases = false;                             // router and experts have biases
   const char* shared = "shared_expert_intermediate_size";  // the field of that size
   bool shared_gate = true;                                 // the shared expert has a gate
+  const char* shared_block = "mlp.shared_expert.";         // where it is, after "model.layers.N."
+  bool listed = false;                                     // layer_types says which layers have experts
+  bool sigmoid = false;                                    // scores are sigmoids, as in DeepSeek-V3
   // There may be none: 0 of them, and feed-forward blocks of the size of the shared expert.
   bool may_be_none = false;
   bool beside_block = false;  // ExpertsConfig::beside_block
@@ -150,6 +155,10 @@ inline bool FusesByHeads(ModelFamily family) {
 // Which rows of a fused layer are those of its parts, which have `sizes` rows: one part after the other, or the parts
 // of a group of heads after those of the group before.
 std::vector<std::vector<std::int64_t>> RowsOfFused(std::span<const std::int64_t> sizes, std::int64_t groups);
+
+// Which rows of Qwen3-Next's in_proj_qkvz are those of in_proj_qkv and of in_proj_z: it has queries, keys, values and z
+// of a head of keys after those of the head before. With `gates`, which of in_proj_ba those of in_proj_b and in_proj_a.
+std::vector<std::vector<std::int64_t>> RowsOfFusedStates(const RecurrentConfig& config, bool gates);
 
 // The row of the family.
 const FamilyInfo& InfoOf(ModelFamily family);

@@ -51,13 +51,14 @@ TEST(ModelFamilyTest, EachRowIsFoundByItsNames) {
     EXPECT_EQ(FindFamilyByType(info.name), &info);
     json with = {{info.fields.intermediate, 96}, {"hidden_size_per_layer_input", 0}, {"global_head_dim", 32}};
     if (info.of_gemma4) with["attention_k_eq_v"] = true, with["num_global_key_value_heads"] = 1;
-    if (info.experts.count != nullptr) with[info.experts.count] = 8;
+    if (info.experts.count != nullptr) with[info.experts.count] = 16;
     if (info.of_mamba) with["layer_types"] = {"attention", "attention", "attention", "attention"};  // by default none
     const ModelConfig config = Parsed(Of(info.architecture, info.name, with));
     EXPECT_EQ(config.family, info.family) << info.name;
     EXPECT_EQ(config.tie_word_embeddings, info.tied) << info.name;
     const bool before = info.norms.attention != nullptr, after = info.norms.attention_output != nullptr;
-    EXPECT_EQ(before, info.norms.mlp != nullptr) << info.name;
+    const bool one_each = info.family == ModelFamily::kNemotronH;  // whose layers have one part, and one norm
+    EXPECT_EQ(before && !one_each, info.norms.mlp != nullptr) << info.name;
     EXPECT_EQ(after, info.norms.mlp_output != nullptr) << info.name;
     EXPECT_TRUE(before || after) << info.name;
   }
@@ -397,10 +398,152 @@ TEST(ModelFamilyTest, Qwen35RefusesByName) {
   EXPECT_THAT(ErrorOf(Qwen35({{"layer_types", {"full_attention"}}})), HasSubstr("a list of num_hidden_layers = 4"));
   EXPECT_THAT(ErrorOf(Qwen35({{"attn_output_gate", false}})), HasSubstr("attn_output_gate false is not supported"));
   EXPECT_THAT(ErrorOf(Qwen35({{"num_experts", 8}})), HasSubstr("mixtures of experts are not supported"));
-  for (const auto& [architecture, type] :
-       {std::pair{"Qwen3NextForCausalLM", "qwen3_next"}, {"Qwen3_5MoeForCausalLM", "qwen3_5_moe_text"}}) {
-    EXPECT_THAT(ErrorOf(Of(architecture, type)), HasSubstr(architecture));
+}
+
+TEST(ModelFamilyTest, Qwen35AndQwen3NextWithExperts) {
+  json of_35 = Of("Qwen3_5MoeForCausalLM", "qwen3_5_moe_text");
+  of_35.erase("intermediate_size");
+  const ModelConfig c = Parsed(of_35);
+  EXPECT_EQ(c.experts->route.experts, 256);
+  EXPECT_EQ(c.experts->route.per_token, 8);
+  EXPECT_TRUE(c.experts->route.renormalise && c.experts->shared_gate && c.output_gate);
+  EXPECT_EQ(c.BlockSize(0), 512);
+  const ModelConfig next = Parsed(Of("Qwen3NextForCausalLM", "qwen3_next", {{"mlp_only_layers", {2}}}));
+  EXPECT_EQ(next.experts->route.experts, 512);
+  EXPECT_EQ(next.experts->route.per_token, 10);
+  EXPECT_TRUE(next.experts->route.renormalise);
+  EXPECT_THAT(next.experts->layers, ElementsAre(true, true, false, true));
+  EXPECT_EQ(next.BlockSize(2), 96);
+  EXPECT_FALSE(
+      Parsed(Of("Qwen3NextForCausalLM", "qwen3_next", {{"norm_topk_prob", false}})).experts->route.renormalise);
+  EXPECT_EQ(Parsed({{"architectures", {"Qwen3_5MoeForConditionalGeneration"}},
+                    {"model_type", "qwen3_5_moe"},
+                    {"text_config", of_35}})
+                .family,
+            ModelFamily::kQwen35Moe);
+}
+
+// Heads of keys: q0 k0 v0 v1 z0 z1, then those of the next.
+TEST(ModelFamilyTest, RowsOfFusedStates) {
+  const RecurrentConfig r{.key_heads = 2, .value_heads = 4, .key_dim = 2, .value_dim = 1};
+  const auto rows = RowsOfFusedStates(r, false);
+  EXPECT_THAT(rows[0], ElementsAre(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13));
+  EXPECT_THAT(rows[1], ElementsAre(6, 7, 14, 15));
+  const auto gates = RowsOfFusedStates(r, true);
+  EXPECT_THAT(gates[0], ElementsAre(0, 1, 4, 5));
+  EXPECT_THAT(gates[1], ElementsAre(2, 3, 6, 7));
+}
+
+json FalconH1(const json& more = json::object()) {
+  json config = Of("FalconH1ForCausalLM", "falcon_h1", {{"mamba_d_ssm", 96}, {"mamba_n_heads", 4}});
+  config.update(more);
+  return config;
+}
+
+TEST(ModelFamilyTest, FalconH1) {
+  const ModelConfig c = Parsed(FalconH1());
+  const RecurrentConfig& r = *c.recurrent;
+  EXPECT_TRUE(r.mamba && r.beside_attention && r.conv_bias && !r.input_bias && !r.output_bias);
+  EXPECT_THAT(r.layers, ElementsAre(true, true, true, true));
+  EXPECT_EQ(r.value_dim, 24);
+  EXPECT_EQ(r.norm, RecurrentConfig::Norm::kNone);
+  EXPECT_EQ(r.NormSize(), 0);
+  EXPECT_EQ(c.KvLayers(), 4);
+  EXPECT_EQ(c.QkvDim(0), c.QDim() + 2 * c.KvDim());
+  EXPECT_EQ(c.block_scales, BlockScales());
+  EXPECT_EQ(c.attention_scale, 0);
+  const ModelConfig wide = Parsed(FalconH1({{"mamba_d_ssm", nullptr}, {"mamba_d_head", 32}}));
+  EXPECT_EQ(wide.recurrent->Values(), 2 * c.hidden_size);
+  const ModelConfig normed = Parsed(FalconH1({{"mamba_rms_norm", true}}));
+  EXPECT_EQ(normed.recurrent->norm, RecurrentConfig::Norm::kBeforeGate);
+  EXPECT_EQ(normed.recurrent->NormSize(), 96);
+  EXPECT_EQ(Parsed(FalconH1({{"mamba_rms_norm", true}, {"mamba_norm_before_gate", false}})).recurrent->norm,
+            RecurrentConfig::Norm::kAfterGate);
+  const ModelConfig biased = Parsed(FalconH1({{"projectors_bias", true}}));
+  EXPECT_TRUE(biased.recurrent->output_bias && !biased.recurrent->input_bias);
+}
+
+TEST(ModelFamilyTest, FalconH1HasFactors) {
+  const ModelConfig c = Parsed(FalconH1({{"key_multiplier", 0.5},
+                                         {"lm_head_multiplier", 0.25},
+                                         {"embedding_multiplier", 2},
+                                         {"mlp_multipliers", {3, 4}},
+                                         {"ssm_multipliers", {5, 6, 7, 8, 9}},
+                                         {"ssm_in_multiplier", 10},
+                                         {"ssm_out_multiplier", 11},
+                                         {"attention_in_multiplier", 12},
+                                         {"attention_out_multiplier", 13}}));
+  EXPECT_EQ(c.attention_scale, 0.5 / 4);
+  EXPECT_EQ(c.logit_scale, 0.25);
+  EXPECT_EQ(c.embedding_scale, 2);
+  const BlockScales expected = {.attention_in = 12,
+                                .attention_out = 13,
+                                .states_in = 10,
+                                .states_out = 11,
+                                .states = {5, 6, 7, 8, 9},
+                                .gate = 3,
+                                .down = 4};
+  EXPECT_EQ(c.block_scales, expected);
+  for (const char* key : {"mlp_multipliers", "ssm_multipliers"}) {
+    for (const json& value : {json(1), json::array({1}), json::array({1, 0}), json::array({1, 1, 1, 1, "1"})}) {
+      EXPECT_THAT(ErrorOf(FalconH1({{key, value}})), HasSubstr(key));
+    }
   }
+  EXPECT_THAT(ErrorOf(FalconH1({{"ssm_in_multiplier", 0}})), HasSubstr("ssm_in_multiplier"));
+  EXPECT_THAT(ErrorOf(FalconH1({{"mamba_d_head", 16}})), HasSubstr("expected mamba_d_ssm = 96"));
+}
+
+json NemotronH(const json& more = json::object()) {
+  json config =
+      Of("NemotronHForCausalLM", "nemotron_h",
+         {{"layers_block_type", {"mamba", "mlp", "attention", "moe"}}, {"mamba_num_heads", 8}, {"n_group", 2}});
+  config.update(more);
+  return config;
+}
+
+TEST(ModelFamilyTest, NemotronH) {
+  const ModelConfig c = Parsed(NemotronH());
+  using Part = LayerPart;
+  EXPECT_THAT(c.layer_parts, ElementsAre(Part::kMixer, Part::kFeedForward, Part::kMixer, Part::kFeedForward));
+  EXPECT_THAT(c.recurrent->layers, ElementsAre(true, false, false, false));
+  EXPECT_TRUE(!c.HasAttention(0) && !c.HasAttention(1) && c.HasAttention(2));
+  EXPECT_EQ(c.KvLayers(), 1);
+  EXPECT_EQ(c.KvIndex(2), 0);
+  EXPECT_EQ(c.QkvDim(1), 0);
+  EXPECT_TRUE(!c.HasOwnBlock(0) && c.HasOwnBlock(1) && c.HasOwnBlock(3));
+  EXPECT_EQ(c.recurrent->value_dim, 64);  // whatever `expand` says
+  EXPECT_EQ(c.RopeOf(2), LayerRope::kNone);
+  EXPECT_EQ(c.activation, Activation::kRelu2);
+  EXPECT_FALSE(c.gated);
+  const RouteForm& route = c.experts->route;
+  EXPECT_EQ(route.score, RouteForm::Score::kSigmoid);
+  EXPECT_TRUE(route.renormalise && c.experts->route_bias && !c.experts->shared_gate);
+  EXPECT_EQ(route.groups, 2);
+  EXPECT_THAT(c.experts->layers, ElementsAre(false, false, false, true));
+  // NVIDIA's spelling, in which Python's infinity is no JSON.
+  json old = NemotronH({{"hybrid_override_pattern", "M-*E"}});
+  old.erase("layers_block_type");
+  old.erase("num_hidden_layers");
+  std::string text = old.dump();
+  text.insert(1, R"("time_step_limit": [0.0, Infinity], "note": "\"Infinity", )");
+  const auto parsed = ParseModelConfig(text, "config.json");
+  ASSERT_TRUE(parsed.ok()) << parsed.error().message;
+  EXPECT_EQ(parsed->layer_parts, c.layer_parts);
+  EXPECT_EQ(parsed->recurrent->most_step, std::numeric_limits<double>::infinity());
+  const ModelConfig dense = Parsed(NemotronH({{"layers_block_type", {"mamba", "mlp", "attention", "mlp"}}}));
+  EXPECT_FALSE(dense.experts);
+}
+
+TEST(ModelFamilyTest, NemotronHRefusesByName) {
+  const auto error = [](const json& more) { return ErrorOf(NemotronH(more)); };
+  EXPECT_THAT(error({{"moe_latent_size", 16}}), HasSubstr("moe_latent_size 16 is not supported"));
+  EXPECT_THAT(error({{"mamba_hidden_act", "gelu"}}), HasSubstr("mamba_hidden_act 'gelu' is not supported"));
+  EXPECT_THAT(error({{"mlp_hidden_act", "silu"}}), HasSubstr("mlp_hidden_act 'silu' is not supported, only relu2"));
+  EXPECT_THAT(error({{"n_group", 3}}), HasSubstr("expected groups of equally many experts"));
+  EXPECT_THAT(error({{"n_group", 4}, {"num_experts_per_tok", 3}}), HasSubstr("of which the chosen"));
+  EXPECT_THAT(error({{"layers_block_type", {"mamba", "mlp", "mlp", "moe"}}}), HasSubstr("one layer of full_attention"));
+  EXPECT_THAT(error({{"layers_block_type", nullptr}, {"hybrid_override_pattern", "M-*X"}}),
+              HasSubstr("layer_types[3]: \"X\" is not supported, only mlp, moe, mamba"));
 }
 
 json GraniteHybrid(const json& more = json::object()) {
@@ -419,7 +562,7 @@ json GraniteHybrid(const json& more = json::object()) {
 TEST(ModelFamilyTest, GraniteHybrid) {
   const ModelConfig c = Parsed(GraniteHybrid());
   const RecurrentConfig& r = *c.recurrent;
-  EXPECT_TRUE(r.mamba && r.conv_bias && !r.projection_bias && !c.output_gate);
+  EXPECT_TRUE(r.mamba && r.conv_bias && !r.input_bias && !r.output_bias && !c.output_gate);
   EXPECT_THAT(r.layers, ElementsAre(true, true, false, false));
   EXPECT_EQ(r.Values(), 2 * c.hidden_size);
   EXPECT_EQ(r.Channels(), 2 * c.hidden_size + 2 * 2 * 6);

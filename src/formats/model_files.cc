@@ -4,11 +4,13 @@
 #include <iterator>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 #include "formats/file.h"
 #include "formats/gguf_config.h"
 #include "formats/gguf_file.h"
 #include "formats/gguf_tokenizer.h"
+#include "formats/json_fields.h"
 
 namespace loramux {
 namespace {
@@ -33,8 +35,11 @@ bool IsGgufModel(const std::filesystem::path& model) {
 
 Result<std::string> ReadModelFile(const std::filesystem::path& path, std::size_t max_bytes) {
   const std::filesystem::path model = path.parent_path();
-  if (!IsGgufModel(model)) return ReadTextFile(path, max_bytes);
   const std::string name = path.filename().string();
+  if (!IsGgufModel(model)) {
+    ASSIGN_OR_RETURN(std::string text, ReadTextFile(path, max_bytes));
+    return name == "config.json" ? WithoutInfinity(text) : std::move(text);
+  }
   const auto* const found = std::find_if(std::begin(kFilesOfGguf), std::end(kFilesOfGguf),
                                          [&](const VirtualFile& file) { return file.name == name; });
   if (found == std::end(kFilesOfGguf)) return NotFound("no such file: " + path.string(), path.string());

@@ -38,25 +38,15 @@ std::vector<Tensor> Tensors(const ModelConfig& model, std::int32_t rank, const s
     tensors.push_back({"base_model.model." + module + ".lora_A.weight", rank, shape.in});
     tensors.push_back({"base_model.model." + module + ".lora_B.weight", shape.out, rank});
   };
-  // Granite's, in which gate and up are one layer.
-  const bool gates = std::ranges::find(targets, LoraTarget::kGate) != targets.end();
-  const auto add_shared_mlp = [&](LoraTarget target, std::int64_t layer) {
-    if (target == LoraTarget::kUp && gates) return;  // it is there
-    const bool down = target == LoraTarget::kDown;
-    add("model.layers." + std::to_string(layer) + ".shared_mlp." + (down ? "output_linear" : "input_linear"), target,
-        layer);
-    if (!down) tensors.back().rows *= 2;
-  };
   for (std::int64_t layer = 0; layer < model.num_layers; ++layer) {
     for (const LoraTarget target : targets) {
       if (target == LoraTarget::kLmHead) continue;
       const bool of_block = target <= LoraTarget::kO || IsOfStates(target);
-      if (of_block && IsOfStates(target) != model.IsRecurrent(layer)) continue;
+      const bool has_it = IsOfStates(target) ? model.IsRecurrent(layer)
+                          : of_block         ? model.HasAttention(layer)
+                                             : model.Has(LayerPart::kFeedForward, layer);
+      if (!has_it || (target == LoraTarget::kGate && !model.gated)) continue;
       if (IsOfStates(target) && !HasOfStates(*model.recurrent, target)) continue;
-      if (!of_block && InfoOf(model.family).of_mamba) {
-        add_shared_mlp(target, layer);
-        continue;
-      }
       const bool of_keys = target == LoraTarget::kK || target == LoraTarget::kV;
       if (of_keys && (model.SharesKv(layer) || (target == LoraTarget::kV && model.ValuesAreKeys(layer)))) continue;
       const std::string name = LoraTargetName(target);
@@ -69,8 +59,9 @@ std::vector<Tensor> Tensors(const ModelConfig& model, std::int32_t rank, const s
       for (std::int32_t e = 0; e < model.experts->route.experts; ++e) {
         add(parent + "experts." + std::to_string(e) + "." + name, target, layer, e);
       }
-      if (model.HasOwnBlock(layer))
-        add(parent + (model.experts->beside_block ? "" : "shared_expert.") + name, target, layer);
+      if (!model.HasOwnBlock(layer)) continue;
+      add("model.layers." + std::to_string(layer) + "." + InfoOf(model.family).experts.shared_block + name, target,
+          layer);
     }
   }
   if (std::ranges::find(targets, LoraTarget::kLmHead) != targets.end()) add("lm_head", LoraTarget::kLmHead, 0);

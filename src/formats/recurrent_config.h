@@ -18,9 +18,13 @@ struct RecurrentConfig {
   std::int64_t key_heads = 0, value_heads = 0;
   std::int64_t key_dim = 0, value_dim = 0;  // elements of a head
   std::vector<bool> layers;                 // by layer: whether it is one of these
-  // Mamba-2: whether the convolution, and in_proj and out_proj, have biases; between which limits a step lies.
-  bool conv_bias = false, projection_bias = false;
+  bool beside_attention = false;            // these layers have attention too, of the same input
+  // Mamba-2: whether the convolution, in_proj and out_proj have biases; between which limits a step lies.
+  bool conv_bias = false, input_bias = false, output_bias = false;
   double least_step = 0, most_step = std::numeric_limits<double>::infinity();
+  // Where Mamba-2's norm stands: after the gate, before it, or nowhere.
+  enum class Norm : std::uint8_t { kAfterGate, kBeforeGate, kNone };
+  Norm norm = Norm::kAfterGate;
 
   std::int64_t Values() const { return value_heads * value_dim; }
   // The rows of queries, keys and values together.
@@ -28,6 +32,7 @@ struct RecurrentConfig {
   // The rows of all that is computed of a layer's input at first: in_proj_qkv and in_proj_z, or Mamba-2's in_proj,
   // which has z, what passes the convolution, and the steps of the heads.
   std::int64_t InputRows() const { return Channels() + Values() + (mamba ? value_heads : 0); }
+  std::int64_t NormSize() const { return !mamba ? value_dim : norm == Norm::kNone ? 0 : Values(); }
   // How many layers before `layer` are of these.
   std::int64_t Before(std::int64_t layer) const { return std::count(layers.begin(), layers.begin() + layer, true); }
 

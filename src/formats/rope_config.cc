@@ -52,7 +52,7 @@ class RopeParser {
     RETURN_IF_ERROR(ParseTemperature(rope));
     // "mrope" turns text beside images (the text part of some models of Qwen's). Text alone turns as by "default".
     const bool may_be_mrope = family_.family == ModelFamily::kQwen2 || family_.family == ModelFamily::kQwen3 ||
-                              family_.family == ModelFamily::kQwen35;
+                              family_.family == ModelFamily::kQwen35 || family_.family == ModelFamily::kQwen35Moe;
     if (type == "default" || (type == "mrope" && may_be_mrope)) return Ok{};
     if (type == "linear") return ParseLinear(rope);
     if (type == "dynamic") return ParseDynamic(rope);
@@ -282,7 +282,7 @@ Status Distribute(const JsonFields& fields, const FamilyInfo& family, ModelConfi
     if (slides && config.local_rope) config.layer_rope[layer] = LayerRope::kLocal;
     if (family.ropes == RopeRule::kSlidingOnly && any_window && !slides) config.layer_rope[layer] = LayerRope::kNone;
   }
-  if (family.learned_positions || config.alibi != Alibi::kNone)
+  if (family.learned_positions || config.alibi != Alibi::kNone || family.ropes == RopeRule::kNever)
     config.layer_rope.assign(config.layer_rope.size(), LayerRope::kNone);
   if (family.ropes == RopeRule::kNamed) RETURN_IF_ERROR(ApplyName(fields, config));
   return family.ropes == RopeRule::kListed ? ApplyList(fields, config) : Ok{};

@@ -114,11 +114,27 @@ struct PlaceOfLinear {
   std::int64_t first_row;
 };
 
+// The same in a recurrent layer, which may have attention beside.
+template <typename Weights>
+PlaceOfLinear<Weights> FindOfStates(const ModelConfig& config, const Weights& weights, const typename Weights::Layer& w,
+                                    LoraTarget target) {
+  const RecurrentConfig& r = *config.recurrent;
+  if (target == LoraTarget::kInB) return {&w.state_gates, &weights.no_bias, 0};
+  if (target == LoraTarget::kInA) return {&w.state_gates, &weights.no_bias, r.value_heads};
+  const bool out = target == LoraTarget::kOut;
+  if (r.beside_attention) {
+    return {out ? &w.state_out : &w.state_in, out ? &w.state_out_bias : &w.state_in_bias, 0};
+  }
+  if (out) return {&w.o, &w.o_bias, 0};
+  return {&w.qkv, &w.qkv_bias, target == LoraTarget::kInZ ? r.Channels() : 0};
+}
+
 template <typename Weights>
 PlaceOfLinear<Weights> FindLinear(const ModelConfig& config, const Weights& weights, std::int64_t layer,
                                   LoraTarget target) {
   if (target == LoraTarget::kLmHead) return {&weights.lm_head, &weights.no_bias, 0};
   const typename Weights::Layer& w = weights.layers.at(static_cast<std::size_t>(layer));
+  if (IsOfStates(target)) return FindOfStates(config, weights, w, target);
   switch (target) {
     case LoraTarget::kQ:
       return {&w.qkv, &w.qkv_bias, 0};

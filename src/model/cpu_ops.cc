@@ -51,12 +51,12 @@ CpuWorkspace::CpuWorkspace(const ModelConfig& config, const ModelConfig& whole, 
       layer_gate(2 * config.layer_input_size),
       layer_gated(config.layer_input_size),
       output_gates(config.output_gate ? config.MostQDim() : 0),
-      mixed(config.recurrent ? config.recurrent->Channels() : 0),
+      mixed(config.recurrent ? std::max(config.recurrent->Channels(), config.hidden_size) : 0),
       state_gates(config.recurrent && !config.recurrent->mamba ? 2 * config.recurrent->value_heads : 0),
       last_hidden(config.hidden_size),
       router(config.experts ? config.experts->route.experts + 1 : 0),
       chosen(config.experts ? config.hidden_size : 0),
-      chosen_up(config.experts ? 2 * config.experts->intermediate_size : 0),
+      chosen_up(config.experts ? config.GateUpDim(config.experts->intermediate_size) : 0),
       chosen_between(config.experts ? config.experts->intermediate_size : 0),
       of_experts(config.experts && config.experts->beside_block ? config.hidden_size : 0),
       exchange(part),
@@ -481,10 +481,11 @@ void CpuOps::MulSigmoid(std::int64_t layer, Rows gates, Rows y) {
   loramux::MulSigmoid(f_.context, {gates, y, batch_->num_rows, config_.QDim(layer)});
 }
 
-void CpuOps::Scan(const StateWeightsOf<Vector>& weights, const StatePlace& place, Rows mixed, Rows steps, Rows z,
-                  Rows out) {
+void CpuOps::Scan(const StateWeightsOf<Vector>& weights, const StatePlace& place, Rows mixed, Rows all, Rows out) {
   const RecurrentConfig& config = *config_.recurrent;
   const DeltaShape shape = ShapeOf(config);
+  // Without a norm, into the values behind z, which are used up.
+  const bool normed = config.norm != RecurrentConfig::Norm::kNone;
   SelectiveScan(f_.context,
                 {.shape = shape,
                  .rate = weights.rate.data(),
@@ -495,18 +496,22 @@ void CpuOps::Scan(const StateWeightsOf<Vector>& weights, const StatePlace& place
                  .place = place,
                  .sequences = w_.state_sequences,
                  .x = mixed,
-                 .steps = steps,
-                 .out = out,
+                 .steps = all.From(shape.Values() + shape.Channels()),
+                 .out = normed ? out : all.From(shape.Values()),
                  .workspace = EnsureFloats(w_.states, DeltaWorkspaceFloats(shape) * f_.context.pool->size())});
+  if (!normed) {
+    loramux::GateMul(f_.context, {all, out, batch_->num_rows, shape.Values(), {Activation::kSilu, true}});
+    return;
+  }
   const std::int64_t group = shape.Values() / shape.key_heads;
   GatedRmsNorm(f_.context, {.rows = batch_->num_rows,
                             .heads = shape.key_heads,
                             .head_dim = group,
                             .weight = weights.norm.data(),
                             .eps = NormEpsilonOf(config_),
-                            .z = z,
+                            .z = all,
                             .y = out,
-                            .gate_first = true,
+                            .gate_first = config.norm == RecurrentConfig::Norm::kAfterGate,
                             .weight_stride = group});
 }
 
@@ -530,7 +535,7 @@ void CpuOps::MixStates(std::int64_t layer, const StateWeightsOf<Vector>& weights
                           .y = mixed,
                           .bias = weights.conv_bias.empty() ? nullptr : weights.conv_bias.data()});
   if (config.mamba) {
-    Scan(weights, heads, mixed, to_mix.From(shape.Channels()), z, out);
+    Scan(weights, heads, mixed, x, out);
     return;
   }
   DeltaRule(f_.context, {.shape = shape,
@@ -555,12 +560,13 @@ void CpuOps::GateMul(Rows gate_up, std::int64_t rows, std::int64_t width, Rows y
   loramux::GateMul(f_.context, {gate_up, y, rows, width, GateOf(config_)});
 }
 
-void CpuOps::Route(Rows router, const Vector& scales, Rows x, Rows chosen) {
+void CpuOps::Route(const Vector& bias, Rows router, const Vector& scales, Rows x, Rows chosen) {
   const RouteForm& form = config_.experts->route;
   const std::int64_t rows = batch_->num_rows;
   w_.experts.resize(static_cast<std::size_t>(rows * form.per_token));
   w_.expert_weights.resize(w_.experts.size());
   RouteRows(f_.context, {.logits = router,
+                         .bias = bias.empty() ? nullptr : bias.data(),
                          .scales = scales.empty() ? nullptr : scales.data(),
                          .rows = rows,
                          .form = form,

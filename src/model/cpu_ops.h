@@ -125,7 +125,7 @@ class CpuOps {
   void MulSigmoid(std::int64_t layer, Rows gates, Rows y);
   void MixStates(std::int64_t layer, const StateWeightsOf<Vector>& weights, Rows x, Rows gates, Rows mixed, Rows out);
   void GateMul(Rows gate_up, std::int64_t rows, std::int64_t width, Rows y);
-  void Route(Rows router, const Vector& scales, Rows x, Rows chosen);
+  void Route(const Vector& bias, Rows router, const Vector& scales, Rows x, Rows chosen);
   void ExpertLinear(std::int64_t layer, Rows x, const std::vector<Matrix>& w, const std::vector<Vector>& bias, Rows y,
                     std::span<const LoraOutput<Rows>> outputs);
   void CombineChosen(Rows chosen, Rows router, Rows y);
@@ -147,8 +147,9 @@ class CpuOps {
   PagesOfLayer PagesOf(std::int64_t layer) const;
   void PrepareRope(RopeTable& table, CpuWorkspace::Angles& angles) const;
   void PrepareSampler();
-  // Mamba-2's recurrence behind the convolution, and its norm. `place`: of the heads' states.
-  void Scan(const StateWeightsOf<Vector>& weights, const StatePlace& place, Rows mixed, Rows steps, Rows z, Rows out);
+  // Mamba-2's recurrence behind the convolution, its gate and its norm. `place`: of the heads' states; all: what
+  // in_proj gives.
+  void Scan(const StateWeightsOf<Vector>& weights, const StatePlace& place, Rows mixed, Rows all, Rows out);
   // The product and its LoRA for the outputs that this rank computes, which begin at column `first` of y.
   void OwnLinear(std::int64_t layer, Rows x, std::int64_t rows, const Matrix& w, const Vector& bias, Rows y,
                  std::int64_t first, std::span<const LoraOutput<Rows>> outputs);

@@ -60,6 +60,14 @@ Status CheckSupported(const ModelConfig& config) {
                            " yet, whose layers differ in their heads; start with --device cpu",
                        "per_layer_config");
   }
+  const bool beside = config.recurrent && config.recurrent->beside_attention;
+  if (beside || !config.layer_parts.empty() || config.block_scales != BlockScales()) {
+    return Unsupported(
+        std::string("a device does not compute models of family ") + ModelFamilyName(config.family) +
+            " yet, whose layers have one part each, both kinds of parts or factors of their parts; start "
+            "with --device cpu",
+        "model_type");
+  }
   if (config.recurrent) RETURN_IF_ERROR(CheckStates(*config.recurrent));
   if (config.head_dim <= gpu::kMaxHeadDim) return Ok{};
   return Unsupported("a device computes heads of at most " + std::to_string(gpu::kMaxHeadDim) +

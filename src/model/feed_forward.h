@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <initializer_list>
 #include <span>
-#include <vector>
 
 #include "formats/adapter_config.h"
 #include "formats/model_config.h"
@@ -41,7 +40,7 @@ class FeedForward {
       const Rows gate = b_.router.From(experts.route.experts);
       Linear(layer, x, w.shared_gate, weights_.no_bias, gate, {{LoraTarget::kSharedGate, gate}});
     }
-    ops_.Route(b_.router, w.expert_scales, x, b_.chosen);
+    ops_.Route(w.route_bias, b_.router, w.expert_scales, x, b_.chosen);
     if (experts.shared_size > 0) Input(layer, w, x);
     Chosen(layer, w);
     if (experts.shared_size > 0) Output(layer, w);
@@ -53,6 +52,7 @@ class FeedForward {
     if (config_.gated) {
       const Rows up = b_.gate_up.From(config_.BlockSize(layer));
       Linear(layer, x, w.gate_up, w.gate_up_bias, b_.gate_up, {{LoraTarget::kGate, b_.gate_up}, {LoraTarget::kUp, up}});
+      ScaleIn(b_.gate_up, config_.BlockSize(layer), config_.block_scales.gate);
     } else {
       Linear(layer, x, w.gate_up, w.gate_up_bias, b_.gate_up, {{LoraTarget::kUp, b_.gate_up}});
     }
@@ -62,18 +62,21 @@ class FeedForward {
   // normed = down(activated)
   void Output(std::int64_t layer, const Layer& w) {
     Linear(layer, b_.activated, w.down, w.down_bias, b_.normed, {{LoraTarget::kDown, b_.normed}});
+    ScaleIn(b_.normed, config_.hidden_size, config_.block_scales.down);
   }
 
  private:
   // chosen = what the chosen experts make of it.
   void Chosen(std::int64_t layer, const Layer& w) {
     const ExpertsConfig& experts = *config_.experts;
-    const Rows up = b_.chosen_up.From(experts.intermediate_size);
-    ExpertLinear(layer, b_.chosen, w.expert_gate_up, w.expert_gate_up_bias, b_.chosen_up,
-                 {{LoraTarget::kGate, b_.chosen_up}, {LoraTarget::kUp, up}});
+    const LoraOutput<Rows> parts[] = {
+        {LoraTarget::kGate, b_.chosen_up},
+        {LoraTarget::kUp, b_.chosen_up.From(config_.gated ? experts.intermediate_size : 0)}};
+    ops_.ExpertLinear(layer, b_.chosen, w.expert_gate_up, w.expert_gate_up_bias, b_.chosen_up,
+                      std::span(parts).subspan(config_.gated ? 0 : 1));
     ops_.GateMul(b_.chosen_up, rows_ * experts.route.per_token, experts.intermediate_size, b_.chosen_between);
-    ExpertLinear(layer, b_.chosen_between, w.expert_down, w.expert_down_bias, b_.chosen,
-                 {{LoraTarget::kDown, b_.chosen}});
+    const LoraOutput<Rows> down[] = {{LoraTarget::kDown, b_.chosen}};
+    ops_.ExpertLinear(layer, b_.chosen_between, w.expert_down, w.expert_down_bias, b_.chosen, std::span(down));
   }
 
   // normed = norm(block(x)) + norm(experts(norm(hidden))), where the router sees hidden by a norm of its own.
@@ -83,7 +86,7 @@ class FeedForward {
     ops_.Norm(norm, b_.hidden, rows_, w.router_norm, b_.normed);
     Linear(layer, b_.normed, w.router, w.router_bias, b_.router, {{LoraTarget::kRouter, b_.router}});
     ops_.Norm(norm, b_.hidden, rows_, w.experts_norm, b_.normed);
-    ops_.Route(b_.router, w.expert_scales, b_.normed, b_.chosen);
+    ops_.Route(w.route_bias, b_.router, w.expert_scales, b_.normed, b_.chosen);
     Chosen(layer, w);
     ops_.CombineChosen(b_.chosen, b_.router, b_.of_experts);
     ops_.NormOutput(norm, b_.of_experts, w.experts_output_norm);
@@ -98,10 +101,9 @@ class FeedForward {
     ops_.Linear(layer, x, rows_, w, bias, y, std::span<const LoraOutput<Rows>>(outputs.begin(), outputs.size()));
   }
 
-  void ExpertLinear(std::int64_t layer, const Rows& x, const std::vector<typename Ops::Weights::Matrix>& w,
-                    const std::vector<typename Ops::Weights::Vector>& bias, const Rows& y,
-                    std::initializer_list<LoraOutput<Rows>> outputs) {
-    ops_.ExpertLinear(layer, x, w, bias, y, std::span<const LoraOutput<Rows>>(outputs.begin(), outputs.size()));
+  // x *= factor, in all rows.
+  void ScaleIn(const Rows& x, std::int64_t width, double factor) {
+    if (factor != 1) ops_.Scale(x, rows_, width, static_cast<float>(factor), 0.0f);
   }
 
   const ModelConfig& config_;

@@ -98,8 +98,9 @@ struct NormOf {
 //   Attention(layer, window, sinks, slopes, q, out) causal, over pages; window 0: all earlier positions; sinks: one
 //                                    more logit for each head, without a value; slopes: AlibiSlopes; empty: none
 //   GateMul(gate_up, rows, width, y) y = f(gate) * up, or f(up) without a gate, with the model's activation f
-//   Route(router, scales, x, chosen) chooses each row's experts by its logits (router); scales: factors of their
-//                                    weights, by expert; empty: none; chosen: the rows they get
+//   Route(bias, router, scales, x, chosen) chooses each row's experts by its logits (router) and the bias of scores;
+//                                    scales: factors of the weights of the chosen, by expert; both may be empty;
+//                                    chosen: the rows they get
 //   ExpertLinear(layer, x, w, bias, y, outputs) as Linear, for the chosen rows, each by its expert's matrix
 //   CombineChosen(chosen, router, y) y = (y times the sigmoid of the gate's logit, if the layer has a shared expert) +
 //                                    the rows of its chosen experts, each times its weight
@@ -134,7 +135,7 @@ concept ForwardOps = requires(Ops& ops, const StepRows<typename Ops::Adapter>& b
   ops.StoreKv(n, x, x);
   ops.Attention(n, n, weights.no_bias, weights.slopes, x, x);
   ops.GateMul(x, n, n, x);
-  ops.Route(x, weights.no_bias, x, x);
+  ops.Route(weights.no_bias, x, weights.no_bias, x, x);
   ops.ExpertLinear(n, x, weights.layers[0].expert_gate_up, weights.layers[0].expert_gate_up_bias, x, outputs);
   ops.CombineChosen(x, x, x);
   ops.MixLayerInputs(x, weights.final_norm, x);

@@ -15,6 +15,7 @@
 #include "formats/model_config.h"
 #include "model/feed_forward.h"
 #include "model/forward_ops.h"
+#include "model/recurrent_layer.h"
 #include "model/step_rows.h"
 
 namespace loramux {
@@ -145,9 +146,15 @@ class ForwardPass {
   // that the model has. In parallel, both read the hidden state before either is added; nothing needs a buffer of its
   // own, because what a block reads of `normed` is used up before its output is there.
   void Blocks(std::int64_t layer, const Layer& w) {
+    if (!config_.Has(LayerPart::kMixer, layer)) {
+      feed_forward_.Run(layer, w, BlockInput({OwnKind::kInputNorm, layer}, w.input_norm));
+      AddOutput({OwnKind::kMlpOutputNorm, layer}, w.mlp_output_norm);
+      return;
+    }
     const Rows x = Attention(layer, w);
     if (config_.block_order == BlockOrder::kSequential) {
       AttentionOutput(layer, w);
+      if (!config_.Has(LayerPart::kFeedForward, layer)) return;
       feed_forward_.Run(layer, w, BlockInput({OwnKind::kMlpNorm, layer}, w.mlp_norm));
     } else {
       const bool one_norm = config_.block_order == BlockOrder::kParallelOneNorm;
@@ -171,8 +178,10 @@ class ForwardPass {
 
     const Rows x = BlockInput({OwnKind::kInputNorm, layer}, w.input_norm);
     if (config_.IsRecurrent(layer)) {
-      Recurrence(layer, w, x);
-      return x;
+      RecurrentLayer<Ops> recurrent(config_, layer, w, weights_.no_bias, ops_, b_, rows_);
+      recurrent.Mix(x);
+      if (!config_.HasAttention(layer)) return x;
+      recurrent.AddOutput(x);
     }
     if (config_.SharesKv(layer)) {
       AttentionOfQueries(layer, w, x);
@@ -195,20 +204,9 @@ class ForwardPass {
     return x;
   }
 
-  // attended = what a recurrent layer makes of the block's input x and of its states.
-  void Recurrence(std::int64_t layer, const Layer& w, const Rows& x) {
-    if (config_.recurrent->mamba) {
-      Linear(layer, x, rows_, w.qkv, w.qkv_bias, b_.qkv, {{LoraTarget::kInAll, b_.qkv}});
-    } else {
-      const std::int64_t heads = config_.recurrent->value_heads;
-      const Rows z = b_.qkv.From(config_.recurrent->Channels()), a = b_.state_gates.From(heads);
-      Linear(layer, x, rows_, w.qkv, w.qkv_bias, b_.qkv, {{LoraTarget::kInQkv, b_.qkv}, {LoraTarget::kInZ, z}});
-      Linear(layer, x, rows_, w.state_gates, weights_.no_bias, b_.state_gates,
-             {{LoraTarget::kInB, b_.state_gates}, {LoraTarget::kInA, a}});
-    }
-    if constexpr (StateOps<Ops>) {
-      ops_.MixStates(layer, w.states, b_.qkv, b_.state_gates, b_.mixed, b_.attended);
-    }
+  // x *= factor, in all rows.
+  void ScaleIn(const Rows& x, std::int64_t width, double factor) {
+    if (factor != 1) ops_.Scale(x, rows_, width, static_cast<float>(factor), 0.0f);
   }
 
   // Attention of a layer that reads the keys and values of an earlier one.
@@ -221,8 +219,9 @@ class ForwardPass {
   }
 
   void AttentionOutput(std::int64_t layer, const Layer& w) {
-    const LoraTarget target = config_.IsRecurrent(layer) ? LoraTarget::kOut : LoraTarget::kO;
+    const LoraTarget target = config_.HasAttention(layer) ? LoraTarget::kO : LoraTarget::kOut;
     Linear(layer, b_.attended, rows_, w.o, w.o_bias, b_.normed, {{target, b_.normed}});
+    ScaleIn(b_.normed, config_.hidden_size, config_.block_scales.attention_out);
     AddOutput({OwnKind::kAttentionOutputNorm, layer}, w.attention_output_norm);
   }
 

@@ -179,7 +179,7 @@ class PlainOps {
   }
 
   // Its models have neither experts nor inputs of layers: golden_test has some that do.
-  void Route(Rows /*router*/, const ModelWeights::Vector& /*scales*/, Rows /*x*/, Rows /*chosen*/) {}
+  void Route(const Floats& /*bias*/, Rows /*router*/, const Floats& /*scales*/, Rows /*x*/, Rows /*chosen*/) {}
   void ExpertLinear(std::int64_t /*layer*/, Rows /*x*/, const std::vector<PlainMatrix>& /*w*/,
                     const std::vector<Floats>& /*bias*/, Rows /*y*/, std::span<const LoraOutput<Rows>> /*outputs*/) {}
   void MixLayerInputs(Rows /*context*/, const PlainWeights::Norm& /*norm*/, Rows /*inputs*/) {}

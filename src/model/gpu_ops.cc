@@ -495,14 +495,14 @@ void GpuOps::NormGated(const StateWeightsOf<Vector>& weights, Rows z, Rows out) 
                   .gate_first = config.mamba});
 }
 
-void GpuOps::Route(Rows router, const Vector& /*scales*/, Rows x, Rows chosen) {
+void GpuOps::Route(const Vector& bias, Rows router, const Vector& /*scales*/, Rows x, Rows chosen) {
   Flush();
   const RouteForm& form = config_.experts->route;
   const gpu::ExpertLists& lists = w_.activations().experts;
   gpu::RouteRows(f_.stream, step_.max_rows,
                  {.logits = router.wide,
                   .stride = router.stride,
-                  .bias = nullptr,
+                  .bias = bias.data,
                   .rows = step_.rows,
                   .form = form,
                   .experts = lists.experts,

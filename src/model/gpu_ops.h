@@ -83,7 +83,7 @@ class GpuOps : public NoLayerInputs {
   void MulSigmoid(std::int64_t layer, Rows gates, Rows y);
   void MixStates(std::int64_t layer, const StateWeightsOf<Vector>& weights, Rows x, Rows gates, Rows mixed, Rows out);
   void GateMul(Rows gate_up, std::int64_t rows, std::int64_t width, Rows y);
-  void Route(Rows router, const Vector& scales, Rows x, Rows chosen);
+  void Route(const Vector& bias, Rows router, const Vector& scales, Rows x, Rows chosen);
   void ExpertLinear(std::int64_t layer, Rows x, const std::vector<Matrix>& w, const std::vector<Vector>& bias, Rows y,
                     std::span<const LoraOutput<Rows>> outputs);
   void CombineChosen(Rows chosen, Rows router, Rows y);

@@ -118,11 +118,25 @@ Status FindInputs(ModelSource& source, const ModelConfig& c, const std::string& 
   const RecurrentConfig& r = *c.recurrent;
   const std::int64_t hidden = c.hidden_size;
   if (r.mamba) {
-    ASSIGN_OR_RETURN(t.in_all, FindLinear(source, name + "in_proj", r.InputRows(), hidden, r.projection_bias));
+    ASSIGN_OR_RETURN(t.in_all, FindLinear(source, name + "in_proj", r.InputRows(), hidden, r.input_bias));
     return Ok{};
   }
-  ASSIGN_OR_RETURN(t.in_qkv, FindLinear(source, name + "in_proj_qkv", r.Channels(), hidden, false));
-  ASSIGN_OR_RETURN(t.in_z, FindLinear(source, name + "in_proj_z", r.Values(), hidden, false));
+  ASSIGN_OR_RETURN(const auto all, source.FindMatrix(name + "in_proj_qkvz", r.InputRows(), hidden));
+  if (all != nullptr) {
+    const auto rows = RowsOfFusedStates(r, false);
+    t.in_qkv.weight = RowsOfMatrix(all, rows[0]);
+    t.in_z.weight = RowsOfMatrix(all, rows[1]);
+  } else {
+    ASSIGN_OR_RETURN(t.in_qkv, FindLinear(source, name + "in_proj_qkv", r.Channels(), hidden, false));
+    ASSIGN_OR_RETURN(t.in_z, FindLinear(source, name + "in_proj_z", r.Values(), hidden, false));
+  }
+  ASSIGN_OR_RETURN(const auto gates, source.FindMatrix(name + "in_proj_ba", 2 * r.value_heads, hidden));
+  if (gates != nullptr) {
+    const auto rows = RowsOfFusedStates(r, true);
+    t.in_b.weight = RowsOfMatrix(gates, rows[0]);
+    t.in_a.weight = RowsOfMatrix(gates, rows[1]);
+    return Ok{};
+  }
   ASSIGN_OR_RETURN(t.in_b, FindLinear(source, name + "in_proj_b", r.value_heads, hidden, false));
   ASSIGN_OR_RETURN(t.in_a, FindLinear(source, name + "in_proj_a", r.value_heads, hidden, false));
   return Ok{};
@@ -134,17 +148,20 @@ Status FindRecurrent(ModelSource& source, const ModelConfig& c, const std::strin
   const std::string name = layer + (r.mamba ? "mamba." : "linear_attn.");
   const std::int64_t channels = r.Channels(), hidden = c.hidden_size;
   RETURN_IF_ERROR(FindInputs(source, c, name, t));
-  ASSIGN_OR_RETURN(t.o, FindLinear(source, name + "out_proj", hidden, r.Values(), r.projection_bias));
+  LinearTensors& out = r.beside_attention ? t.state_out : t.o;
+  ASSIGN_OR_RETURN(out, FindLinear(source, name + "out_proj", hidden, r.Values(), r.output_bias));
   ASSIGN_OR_RETURN(const auto conv, source.RequireConv(name + "conv1d.weight", channels, r.conv_width));
   for (std::int64_t position = 0; position < r.conv_width; ++position) {
     for (std::int64_t c_at = 0; c_at < channels; ++c_at) {
       t.conv.push_back(conv[static_cast<std::size_t>(c_at * r.conv_width + position)]);
     }
   }
-  ASSIGN_OR_RETURN(t.rate, source.RequireVector(name + "A_log", r.value_heads));
-  for (float& rate : t.rate) rate = -std::exp(rate);
+  ASSIGN_OR_RETURN(t.a_log, source.RequireVector(name + "A_log", r.value_heads));
+  for (const float logarithm : t.a_log) t.rate.push_back(-std::exp(logarithm));
   ASSIGN_OR_RETURN(t.dt_bias, source.RequireVector(name + "dt_bias", r.value_heads));
-  ASSIGN_OR_RETURN(t.state_norm, source.RequireVector(name + "norm.weight", r.mamba ? r.Values() : r.value_dim));
+  if (r.NormSize() > 0) {
+    ASSIGN_OR_RETURN(t.state_norm, source.RequireVector(name + "norm.weight", r.NormSize()));
+  }
   if (!r.mamba) return Ok{};
   ASSIGN_OR_RETURN(t.skip, source.RequireVector(name + "D", r.value_heads));
   if (!r.conv_bias) return Ok{};
@@ -156,7 +173,8 @@ Status FindAttention(ModelSource& source, const ModelConfig& c, std::int64_t ind
                      LayerTensors& t) {
   const std::string attention = layer + "self_attn.";
   const std::int64_t q_dim = c.QDim(index), kv_dim = c.KvDim(index), q_rows = c.QProjDim(index);
-  if (c.IsRecurrent(index)) return FindRecurrent(source, c, layer, t);
+  if (c.IsRecurrent(index)) RETURN_IF_ERROR(FindRecurrent(source, c, layer, t));
+  if (!c.HasAttention(index)) return Ok{};
   if (c.SharesKv(index)) return FindQueries(source, c, index, attention, t);
   // What has no name of its own has that of the keys.
   const char* const values = c.ValuesAreKeys(index) ? "k_proj" : "v_proj";
@@ -181,17 +199,9 @@ Status FindAttention(ModelSource& source, const ModelConfig& c, std::int64_t ind
   return Ok{};
 }
 
-// The layer's own block, at `mlp`, or Granite 4's at `shared_mlp`, beside experts or without them.
+// The layer's own block.
 Status FindBlock(ModelSource& source, const ModelConfig& c, std::int64_t size, const std::string& layer,
                  const std::string& of_layer, BlockTensors& t) {
-  if (InfoOf(c.family).of_mamba) {
-    const std::string shared = layer + "shared_mlp.";
-    RETURN_IF_ERROR(FindParts(source, shared + "input_linear",
-                              {{shared + "gate_proj", size, &t.gate}, {shared + "up_proj", size, &t.up}}, 1,
-                              c.hidden_size, false));
-    ASSIGN_OR_RETURN(t.down, FindLinear(source, shared + "output_linear", c.hidden_size, size, false));
-    return Ok{};
-  }
   const std::string mlp = layer + of_layer;
   if (c.gated) {
     RETURN_IF_ERROR(FindParts(source, mlp + "gate_up_proj",
@@ -262,15 +272,16 @@ Status FindStackedExperts(ModelSource& source, const ModelConfig& c, const std::
       ASSIGN_OR_RETURN(gates, FindStacked(source, c, layer + "mlp.experts.gate_proj", 1, size, c.hidden_size));
       ASSIGN_OR_RETURN(ups, FindStacked(source, c, layer + "mlp.experts.up_proj", 1, size, c.hidden_size));
     }
-    if (both.matrix == nullptr && (gates.matrix == nullptr || ups.matrix == nullptr)) continue;
+    const bool apart = (gates.matrix != nullptr || !c.gated) && ups.matrix != nullptr;
+    if (both.matrix == nullptr && !apart) continue;
     ASSIGN_OR_RETURN(const auto downs, FindStacked(source, c, layer + down, 1, c.hidden_size, size));
     if (downs.matrix == nullptr) {
       return InvalidArgument("tensor " + Quote(layer + down) + " is missing from the weights", layer + down);
     }
     for (std::int64_t e = 0; e < c.experts->route.experts; ++e) {
       const bool fused = both.matrix != nullptr;
-      t.experts.push_back(
-          {fused ? both.Part(e, 0) : gates.Part(e, 0), fused ? both.Part(e, 1) : ups.Part(e, 0), downs.Part(e, 0)});
+      const LinearTensors gate = fused ? both.Part(e, 0) : c.gated ? gates.Part(e, 0) : LinearTensors();
+      t.experts.push_back({gate, fused ? both.Part(e, 1) : ups.Part(e, 0), downs.Part(e, 0)});
     }
     return Ok{};
   }
@@ -285,7 +296,9 @@ Status FindSplitExperts(ModelSource& source, const ModelConfig& c, const std::st
   for (std::int64_t e = 0; e < c.experts->route.experts; ++e) {
     const std::string expert = layer + names.each + std::to_string(e);
     BlockTensors block;
-    ASSIGN_OR_RETURN(block.gate, FindLinear(source, expert + names.gate, size, hidden, bias));
+    if (c.gated) {
+      ASSIGN_OR_RETURN(block.gate, FindLinear(source, expert + names.gate, size, hidden, bias));
+    }
     ASSIGN_OR_RETURN(block.up, FindLinear(source, expert + names.up, size, hidden, bias));
     ASSIGN_OR_RETURN(block.down, FindLinear(source, expert + names.down, hidden, size, bias));
     t.experts.push_back(std::move(block));
@@ -324,8 +337,13 @@ Status FindNormsBeside(ModelSource& source, const ModelConfig& c, const std::str
 
 Status FindMlp(ModelSource& source, const ModelConfig& c, std::int64_t index, const std::string& layer,
                LayerTensors& t) {
+  if (!c.Has(LayerPart::kFeedForward, index)) return Ok{};
   if (!c.HasExperts(index)) return FindBlock(source, c, c.BlockSize(index), layer, "mlp.", t);
   ASSIGN_OR_RETURN(const std::string_view router, FindRouter(source, c, layer, t));
+  if (c.experts->route_bias) {
+    ASSIGN_OR_RETURN(t.route_bias, source.RequireVector(layer + std::string(router) + ".e_score_correction_bias",
+                                                        c.experts->route.experts));
+  }
   RETURN_IF_ERROR(FindStackedExperts(source, c, layer, t));
   if (t.experts.empty()) {
     RETURN_IF_ERROR(FindSplitExperts(source, c, layer, kExpertNames[router == kExpertNames[1].router ? 1 : 0], t));
@@ -338,7 +356,7 @@ Status FindMlp(ModelSource& source, const ModelConfig& c, std::int64_t index, co
   if (c.experts->shared_gate) {
     ASSIGN_OR_RETURN(t.shared_gate, FindLinear(source, layer + "mlp.shared_expert_gate", 1, c.hidden_size, false));
   }
-  return FindBlock(source, c, c.experts->shared_size, layer, "mlp.shared_expert.", t);
+  return FindBlock(source, c, c.experts->shared_size, layer, InfoOf(c.family).experts.shared_block, t);
 }
 
 // `name` null: the family has no such norm.
@@ -414,8 +432,8 @@ void ForEachLinear(const ModelTensors& tensors, const Visit& visit) {
   visit_all({tensors.layer_embedding, tensors.layer_context});
   of_layer = true;
   for (const LayerTensors& t : tensors.layers) {
-    visit_all({t.in_qkv, t.in_z, t.in_b, t.in_a, t.in_all, t.q, t.k, t.v, t.o, t.gate, t.up, t.down, t.router,
-               t.shared_gate, t.input_gate, t.input_projection});
+    visit_all({t.in_qkv, t.in_z, t.in_b, t.in_a, t.in_all, t.state_out, t.q, t.k, t.v, t.o, t.gate, t.up, t.down,
+               t.router, t.shared_gate, t.input_gate, t.input_projection});
     for (const BlockTensors& expert : t.experts) visit_all({expert.gate, expert.up, expert.down});
   }
 }
@@ -469,7 +487,8 @@ std::int64_t ParameterCount(const ModelConfig& config, const ModelTensors& tenso
   for (const LayerTensors& t : tensors.layers) {
     add_norms({&t.input_norm, &t.attention_output_norm, &t.mlp_norm, &t.mlp_output_norm, &t.q_norm, &t.k_norm,
                &t.layer_input_norm, &t.router_norm, &t.block_output_norm, &t.experts_norm, &t.experts_output_norm});
-    add({&t.sinks, &t.expert_scales, &t.scale, &t.conv, &t.conv_bias, &t.rate, &t.dt_bias, &t.skip, &t.state_norm});
+    add({&t.sinks, &t.expert_scales, &t.scale, &t.conv, &t.conv_bias, &t.rate, &t.dt_bias, &t.skip, &t.state_norm,
+         &t.route_bias});
   }
   return count;
 }

@@ -48,8 +48,11 @@ struct LayerTensors : BlockTensors {
   NormTensors layer_input_norm;
   // In a recurrent layer, which has no q, k and v; `o` is its out_proj. The vectors are those of StateWeightsOf.
   LinearTensors in_qkv, in_z, in_b, in_a;
-  LinearTensors in_all;  // Mamba-2's, in place of these
+  LinearTensors in_all;     // Mamba-2's, in place of these
+  LinearTensors state_out;  // out_proj of a layer that has attention too, whose o_proj `o` is
+  std::vector<float> route_bias;
   std::vector<float> conv, conv_bias, rate, dt_bias, skip, state_norm;
+  std::vector<float> a_log;  // what `rate` is made of
 };
 
 // A base model as stored.

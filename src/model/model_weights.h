@@ -36,6 +36,7 @@ struct LayerWeightsOf {
   std::vector<Matrix> expert_gate_up;  // for each expert: [2 intermediate, hidden]
   std::vector<Matrix> expert_down;     // [hidden, intermediate]
   Vector router_bias;                  // empty if none
+  Vector route_bias;                   // [experts], added to the scores that choose alone; empty if none
   std::vector<Vector> expert_gate_up_bias, expert_down_bias;
   // With ExpertsConfig::beside_block; else empty: norms [hidden] of the router's input, of what the layer's own block
   // returns, of the input of the experts, and of what they return together; [experts], factors of what each returns.
@@ -53,6 +54,9 @@ struct LayerWeightsOf {
   // In a recurrent layer: [2 value_heads, hidden], in_proj_b|in_proj_a, empty in Mamba-2; the rest.
   Matrix state_gates;
   StateWeightsOf<Vector> states;
+  // [InputRows(), hidden] and [hidden, Values()]: in_proj and out_proj of a layer that has attention beside its states.
+  Matrix state_in, state_out;
+  Vector state_in_bias, state_out_bias;
 };
 
 // All weights of a base model. Matrix::n() is the number of outputs, 0 of an empty matrix.

@@ -37,11 +37,13 @@ void PackBeside(const LayerTensors& t, LayerWeights& w) {
   w.expert_scales = t.expert_scales;
 }
 
-LayerWeights PackLayer(Packer& packer, const LayerTensors& t, std::optional<WeightFormat> format) {
-  LayerWeights w;
+// What attention or a recurrence is made of, or both.
+void PackMixer(Packer& packer, const LayerTensors& t, std::optional<WeightFormat> format, LayerWeights& w) {
   if (t.in_all.weight != nullptr) {
-    w.qkv = packer.Matrix({t.in_all}, format);
     w.states = {t.conv, t.rate, t.dt_bias, t.state_norm, t.conv_bias, t.skip};
+  }
+  if (t.in_all.weight != nullptr && t.q.weight == nullptr) {
+    w.qkv = packer.Matrix({t.in_all}, format);
   } else if (t.in_qkv.weight != nullptr) {
     w.qkv = packer.Matrix({t.in_qkv, t.in_z}, format);
     // What decides is small, and is kept in floats.
@@ -49,11 +51,24 @@ LayerWeights PackLayer(Packer& packer, const LayerTensors& t, std::optional<Weig
     w.state_gates =
         packer.Matrix({t.in_b, t.in_a}, quantised ? std::optional<WeightFormat>(WeightFormat::kF32) : std::nullopt);
     w.states = {t.conv, t.rate, t.dt_bias, t.state_norm, {}, {}};
-  } else {
+  } else if (t.q.weight != nullptr) {
     const bool has_keys = t.k.weight != nullptr;
     w.qkv = has_keys ? packer.Matrix({t.q, t.k, t.v}, format) : packer.Matrix({t.q}, format);
   }
-  w.o = packer.Matrix({t.o}, format);
+  if (t.o.weight != nullptr) w.o = packer.Matrix({t.o}, format);
+  if (t.state_out.weight != nullptr) {
+    w.state_in = packer.Matrix({t.in_all}, format);
+    w.state_out = packer.Matrix({t.state_out}, format);
+    w.state_in_bias = t.in_all.bias;
+    w.state_out_bias = t.state_out.bias;
+  }
+  w.qkv_bias = t.state_out.weight != nullptr ? StackedBias({t.q, t.k, t.v}) : StackedBias({t.in_all, t.q, t.k, t.v});
+  w.o_bias = StackedBias({t.o});
+}
+
+LayerWeights PackLayer(Packer& packer, const LayerTensors& t, std::optional<WeightFormat> format) {
+  LayerWeights w;
+  PackMixer(packer, t, format, w);
   const auto matrix = [&](std::initializer_list<LinearTensors> linears) { return packer.Matrix(linears, format); };
   if (t.down.weight != nullptr) {
     w.gate_up = WithGateUp(t, matrix);
@@ -74,8 +89,7 @@ LayerWeights PackLayer(Packer& packer, const LayerTensors& t, std::optional<Weig
   w.router_bias = t.router.bias;
   PackBeside(t, w);
   w.sinks = t.sinks;
-  w.qkv_bias = StackedBias({t.in_all, t.q, t.k, t.v});
-  w.o_bias = StackedBias({t.o});
+  w.route_bias = t.route_bias;
   w.input_norm = NormOf(t.input_norm);
   w.attention_output_norm = NormOf(t.attention_output_norm);
   w.mlp_norm = NormOf(t.mlp_norm);
@@ -175,6 +189,7 @@ void RandomExperts(const ModelConfig& c, WeightFormat format, Prng& prng, LayerW
   const WeightFormat floats = IsQuantised(format) ? WeightFormat::kBF16 : format;
   w.router = RandomMatrix(count, hidden, floats, prng);
   w.router_bias = Zeros(experts.router_bias, count);
+  w.route_bias = Zeros(experts.route_bias, count);
   if (experts.shared_gate) w.shared_gate = RandomMatrix(1, hidden, floats, prng);
   if (experts.beside_block) {
     w.router_norm.weight = w.block_output_norm.weight = w.experts_norm.weight = w.experts_output_norm.weight =
@@ -182,10 +197,10 @@ void RandomExperts(const ModelConfig& c, WeightFormat format, Prng& prng, LayerW
     w.expert_scales = Ones(count);
   }
   for (std::int64_t e = 0; e < count; ++e) {
-    w.expert_gate_up.push_back(RandomMatrix(2 * size, hidden, format, prng));
+    w.expert_gate_up.push_back(RandomMatrix(c.GateUpDim(size), hidden, format, prng));
     w.expert_down.push_back(RandomMatrix(hidden, size, format, prng));
     if (!experts.biases) continue;
-    w.expert_gate_up_bias.push_back(Zeros(true, 2 * size));
+    w.expert_gate_up_bias.push_back(Zeros(true, c.GateUpDim(size)));
     w.expert_down_bias.push_back(Zeros(true, hidden));
   }
 }
@@ -193,12 +208,20 @@ void RandomExperts(const ModelConfig& c, WeightFormat format, Prng& prng, LayerW
 void RandomStates(const ModelConfig& c, WeightFormat format, Prng& prng, LayerWeights& w) {
   const RecurrentConfig& r = *c.recurrent;
   const WeightFormat floats = IsQuantised(format) ? WeightFormat::kBF16 : format;
-  w.o = RandomMatrix(c.hidden_size, r.Values(), format, prng);
+  PackedMatrix out = RandomMatrix(c.hidden_size, r.Values(), format, prng);
+  if (r.beside_attention) {
+    w.state_in = RandomMatrix(r.InputRows(), c.hidden_size, format, prng);
+    w.state_out = std::move(out);
+    w.state_in_bias = Zeros(r.input_bias, r.InputRows());
+    w.state_out_bias = Zeros(r.output_bias, c.hidden_size);
+  } else {
+    w.o = std::move(out);
+  }
   if (!r.mamba) w.state_gates = RandomMatrix(2 * r.value_heads, c.hidden_size, floats, prng);
   w.states = {.conv = Ones(r.conv_width * r.Channels()),
               .rate = Ones(r.value_heads),
               .dt_bias = Zeros(true, r.value_heads),
-              .norm = Ones(r.mamba ? r.Values() : r.value_dim),
+              .norm = Ones(r.NormSize()),
               .conv_bias = Zeros(r.conv_bias, r.Channels()),
               .skip = Zeros(r.mamba, r.value_heads)};
   for (float& rate : w.states.rate) rate = -0.2f;
@@ -207,10 +230,9 @@ void RandomStates(const ModelConfig& c, WeightFormat format, Prng& prng, LayerWe
 LayerWeights RandomLayer(const ModelConfig& c, WeightFormat format, std::int64_t index, Prng& prng) {
   LayerWeights w;
   const std::int64_t qkv = c.QkvDim(index);
-  w.qkv = RandomMatrix(qkv, c.hidden_size, format, prng);
-  if (c.IsRecurrent(index)) {
-    RandomStates(c, format, prng, w);
-  } else {
+  if (qkv > 0) w.qkv = RandomMatrix(qkv, c.hidden_size, format, prng);
+  if (c.IsRecurrent(index)) RandomStates(c, format, prng, w);
+  if (c.HasAttention(index)) {
     w.o = RandomMatrix(c.hidden_size, c.QDim(index), format, prng);
   }
   if (c.HasOwnBlock(index)) {
@@ -221,16 +243,17 @@ LayerWeights RandomLayer(const ModelConfig& c, WeightFormat format, std::int64_t
     w.down_bias = Zeros(c.mlp_bias, c.hidden_size);
   }
   if (c.HasExperts(index)) RandomExperts(c, format, prng, w);
-  const bool biased = c.IsRecurrent(index) ? c.recurrent->projection_bias : c.attention_qkv_bias;
-  w.qkv_bias = Zeros(biased, qkv);
-  w.o_bias = Zeros(c.IsRecurrent(index) ? biased : c.attention_output_bias, c.hidden_size);
+  const bool of_states = c.IsRecurrent(index) && !c.HasAttention(index), mixes = c.Has(LayerPart::kMixer, index);
+  w.qkv_bias = Zeros(of_states ? c.recurrent->input_bias : c.attention_qkv_bias, qkv);
+  w.o_bias = Zeros(mixes && (of_states ? c.recurrent->output_bias : c.attention_output_bias), c.hidden_size);
   w.sinks = Zeros(c.sinks, c.num_heads);
   const ModelWeights::Norm whole = {Ones(c.hidden_size), Zeros(c.norm_kind == NormKind::kLayer, c.hidden_size)};
   const bool before = c.norm_places == NormPlaces::kBefore || c.norm_places == NormPlaces::kBoth;
-  if (before) w.input_norm = w.mlp_norm = whole;
+  if (before) w.input_norm = whole;
+  if (before && c.layer_parts.empty()) w.mlp_norm = whole;
   if (c.norm_places != NormPlaces::kBefore) w.attention_output_norm = w.mlp_output_norm = whole;
   const std::int64_t head_dim = c.HeadsOf(index).head_dim;
-  if (c.qk_norm != QkNorm::kNone && !c.IsRecurrent(index)) {
+  if (c.qk_norm != QkNorm::kNone && c.HasAttention(index)) {
     const bool shared = c.qk_norm == QkNorm::kHeads, centers = c.qk_norm == QkNorm::kLayerOfHeads;
     const std::int64_t q = shared ? head_dim : c.QDim(index), k = shared ? head_dim : c.KvDim(index);
     w.q_norm = {Ones(q), Zeros(centers, q)};
@@ -260,7 +283,8 @@ std::int64_t WeightBytes(const ModelWeights& weights) {
         FloatBytes({&w.qkv_bias, &w.o_bias, &w.gate_up_bias, &w.down_bias, &w.router_bias, &w.expert_scales, &w.sinks});
     total += static_cast<std::int64_t>(w.router.bytes() + w.shared_gate.bytes() + w.state_gates.bytes());
     total += FloatBytes({&w.states.conv, &w.states.rate, &w.states.dt_bias, &w.states.norm});
-    total += FloatBytes({&w.states.conv_bias, &w.states.skip});
+    total += FloatBytes({&w.states.conv_bias, &w.states.skip, &w.route_bias, &w.state_in_bias, &w.state_out_bias});
+    total += static_cast<std::int64_t>(w.state_in.bytes() + w.state_out.bytes());
     total += static_cast<std::int64_t>(w.input_gate.bytes() + w.input_projection.bytes());
     for (const auto* experts : {&w.expert_gate_up, &w.expert_down}) {
       for (const PackedMatrix& matrix : *experts) total += static_cast<std::int64_t>(matrix.bytes());

@@ -31,10 +31,12 @@ struct OutputTensor {
   std::shared_ptr<const StoredMatrix> matrix;
   WeightFormat format = WeightFormat::kF32;
   const std::vector<float>* vector = nullptr;
+  std::vector<std::int64_t> extents = {};  // the shape of a vector that has more than one; else empty
 
   bool panels() const { return matrix != nullptr && IsQuantised(format); }
   std::string dtype() const { return panels() ? "U8" : DTypeName(DTypeOf(format)); }
   std::vector<std::int64_t> shape() const {
+    if (!extents.empty()) return extents;
     if (vector != nullptr) return {static_cast<std::int64_t>(vector->size())};
     if (!panels()) return {matrix->rows(), matrix->columns()};
     return {PanelsOf(matrix->rows()), PanelBytes(format, matrix->columns())};
@@ -80,11 +82,13 @@ class OutputList {
     Matrix(attention + "q_proj", t.q, layers_);
     Matrix(attention + "k_proj", t.k, layers_);
     if (!config_.ValuesAreKeys(index)) Matrix(attention + "v_proj", t.v, layers_);
-    Matrix(attention + "o_proj", t.o, layers_);
-    const bool beside = !t.expert_scales.empty();
-    Block(t.router.weight == nullptr || beside ? mlp : mlp + "shared_expert.", t);
+    const bool of_states = config_.IsRecurrent(index) && !config_.HasAttention(index);
+    if (!of_states) Matrix(attention + "o_proj", t.o, layers_);
+    if (config_.IsRecurrent(index)) Recurrent(prefix, t, of_states ? t.o : t.state_out);
+    Block(t.router.weight == nullptr ? mlp : prefix + InfoOf(config_.family).experts.shared_block, t);
     const std::string experts = mlp + "experts.";
     Matrix(mlp + "gate", t.router, std::nullopt);
+    Vector(mlp + "gate.e_score_correction_bias", t.route_bias);
     Matrix(mlp + "shared_expert_gate", t.shared_gate, std::nullopt);
     for (std::size_t e = 0; e < t.experts.size(); ++e) Block(experts + std::to_string(e) + ".", t.experts[e]);
     Vector(attention + "sinks", t.sinks);
@@ -110,6 +114,30 @@ class OutputList {
     Matrix(prefix + "per_layer_input_gate", t.input_gate, layers_);
     Matrix(prefix + "per_layer_projection", t.input_projection, layers_);
     Norm(prefix, "post_per_layer_input_norm", t.layer_input_norm);
+  }
+
+  // The small gates of DeltaNet stay in floats.
+  void Recurrent(const std::string& layer, const LayerTensors& t, const LinearTensors& out) {
+    const RecurrentConfig& r = *config_.recurrent;
+    const std::string prefix = layer + (r.mamba ? "mamba." : "linear_attn.");
+    Matrix(prefix + "in_proj", t.in_all, layers_);
+    Matrix(prefix + "in_proj_qkv", t.in_qkv, layers_);
+    Matrix(prefix + "in_proj_z", t.in_z, layers_);
+    Matrix(prefix + "in_proj_b", t.in_b, std::nullopt);
+    Matrix(prefix + "in_proj_a", t.in_a, std::nullopt);
+    Matrix(prefix + "out_proj", out, layers_);
+    const std::int64_t channels = r.Channels();
+    std::vector<float>& conv = parts_.emplace_back();  // by channel
+    for (std::int64_t i = 0; i < channels * r.conv_width; ++i) {
+      conv.push_back(t.conv[static_cast<std::size_t>(i % r.conv_width * channels + i / r.conv_width)]);
+    }
+    Vector(prefix + "conv1d.weight", conv);
+    tensors_.back().extents = {channels, 1, r.conv_width};
+    Vector(prefix + "conv1d.bias", t.conv_bias);
+    Vector(prefix + "A_log", t.a_log);
+    Vector(prefix + "dt_bias", t.dt_bias);
+    Vector(prefix + "D", t.skip);
+    Vector(prefix + "norm.weight", t.state_norm);
   }
 
   void NormsOfHeads(const std::string& prefix, const NormTensors& norm) {
@@ -254,10 +282,6 @@ Status CopyOthers(const fs::path& from, const fs::path& to) {
 
 Status WriteAll(const fs::path& from, const fs::path& to, const WeightOptions& options, const Progress& progress) {
   ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(from));
-  if (config.recurrent) {
-    return Unsupported(from.string() + ": models of family " + ModelFamilyName(config.family) +
-                       ", which have layers of linear attention, are served as they are and not written");
-  }
   ASSIGN_OR_RETURN(const std::unique_ptr<ModelSource> source, OpenModelSource(from));
   ASSIGN_OR_RETURN(const ModelTensors tensors, FindModelTensors(config, *source));
   std::error_code error;

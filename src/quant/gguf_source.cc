@@ -46,6 +46,7 @@ constexpr Names kOfLayers[] = {
     {"linear_attn.in_proj_z", "attn_gate"},
     {"linear_attn.in_proj_b", "ssm_beta"},
     {"linear_attn.in_proj_a", "ssm_alpha"},
+    {"linear_attn.in_proj_ba", "ssm_ba"},
     {"linear_attn.out_proj", "ssm_out"},
     {"linear_attn.norm", "ssm_norm"},
     {"mamba.in_proj", "ssm_in"},
@@ -69,12 +70,9 @@ constexpr Names kOfLayers[] = {
 };
 // Names in files that hold gate and up apart, and in files that hold them as one.
 constexpr Names kApart[] = {{"mlp.gate_proj", "ffn_gate"}, {"mlp.up_proj", "ffn_up"}};
-// Granite 4's block for all tokens beside experts, and in models without experts.
-constexpr Names kBesideExperts[] = {{"shared_mlp.gate_proj", "ffn_gate_shexp"},
-                                    {"shared_mlp.up_proj", "ffn_up_shexp"},
-                                    {"shared_mlp.output_linear", "ffn_down_shexp"}};
-constexpr Names kWithoutExperts[] = {
-    {"shared_mlp.gate_proj", "ffn_gate"}, {"shared_mlp.up_proj", "ffn_up"}, {"shared_mlp.output_linear", "ffn_down"}};
+// A block for all tokens beside experts that has the name of one without them.
+constexpr Names kBesideExperts[] = {
+    {"mlp.gate_proj", "ffn_gate_shexp"}, {"mlp.up_proj", "ffn_up_shexp"}, {"mlp.down_proj", "ffn_down_shexp"}};
 // What Mamba-2 has besides, by whole names.
 constexpr Names kOfMamba[] = {{"mamba.A_log", "ssm_a"},
                               {"mamba.D", "ssm_d"},
@@ -186,6 +184,7 @@ class GgufSource : public ModelSource {
     if (name.ends_with(kScale)) return Values(LayerOf(name, kScale) + "layer_output_scale.weight", size);
     if (name.ends_with(kExpertScale)) return Values(LayerOf(name, kExpertScale) + "ffn_down_exps.scale", size);
     if (name.ends_with(kRate)) return Rates(LayerOf(name, kRate) + "ssm_a", size);
+    if (name.ends_with(kRouteBias)) return Values(LayerOf(name, kRouteBias) + "exp_probs_b.bias", size);
     if (name.ends_with(kTimeStep)) return OfHeads(LayerOf(name, kTimeStep) + "ssm_dt.bias", size);
     for (const Names& of_mamba : kOfMamba) {
       if (name.ends_with(of_mamba.ours)) return OfMamba(name, of_mamba, size);
@@ -229,7 +228,8 @@ class GgufSource : public ModelSource {
  private:
   static constexpr std::string_view kSinks = "self_attn.sinks", kScale = "layer_scalar", kRate = "linear_attn.A_log",
                                     kTimeStep = "linear_attn.dt_bias", kConv = "linear_attn.conv1d.weight",
-                                    kMambaConv = "mamba.conv1d.weight", kExpertScale = "router.per_expert_scale";
+                                    kMambaConv = "mamba.conv1d.weight", kExpertScale = "router.per_expert_scale",
+                                    kRouteBias = "mlp.gate.e_score_correction_bias";
 
   Error Missing(const std::string& name) const {
     return InvalidArgument(file_->label() + ": tensor " + Quote(name) + " is missing", name);
@@ -303,10 +303,11 @@ class GgufSource : public ModelSource {
   }
 
   // Where each of the last rows, which are those of the heads of values, `size` each, lies in the file: first the first
-  // head of each group, and so on. The rows before them are where they are.
+  // head of each group, and so on. The rows before them are where they are, and so are all of Qwen3-Next's.
   std::vector<std::int64_t> RowsByHead(std::int64_t rows, std::int64_t size) const {
     std::vector<std::int64_t> order(static_cast<std::size_t>(rows));
     std::iota(order.begin(), order.end(), 0);
+    if (config_.family == ModelFamily::kQwen3Next) return order;
     const RecurrentConfig& r = *config_.recurrent;
     const std::int64_t of_group = r.value_heads / r.key_heads, before = rows - r.value_heads * size;
     for (std::int64_t i = before; i < rows; ++i) {
@@ -320,7 +321,8 @@ class GgufSource : public ModelSource {
   Result<std::shared_ptr<const StoredMatrix>> InOrderOfHeads(std::shared_ptr<const StoredMatrix> matrix,
                                                              const std::string& name) const {
     const RecurrentConfig& r = *config_.recurrent;
-    if (r.value_heads == r.key_heads || name.find("linear_attn.") == std::string::npos) return matrix;
+    const bool in_order = r.value_heads == r.key_heads || config_.family == ModelFamily::kQwen3Next;
+    if (in_order || name.find("linear_attn.") == std::string::npos) return matrix;
     const bool gate = name.ends_with("in_proj_a") || name.ends_with("in_proj_b");
     if (!name.ends_with("out_proj")) {
       return RowsOfMatrix(matrix, RowsByHead(matrix->rows(), gate ? 1 : r.value_dim));
@@ -361,8 +363,10 @@ class GgufSource : public ModelSource {
       name.remove_suffix(std::string_view(family_.norms.mlp).size());
       return GgufName(std::string(name) + "post_attention_norm", suffix, family_.norms, fused_);
     }
-    for (const Names& block : config_.experts ? kBesideExperts : kWithoutExperts) {
-      if (name.ends_with(block.ours)) return NameOfPart(name, block.ours, block.gguf, suffix);
+    const bool of_all = config_.experts && !config_.experts->beside_block;
+    const bool beside = of_all && std::string_view(family_.experts.shared_block) == "mlp.";
+    for (const Names& block : kBesideExperts) {
+      if (beside && name.ends_with(block.ours)) return NameOfPart(name, block.ours, block.gguf, suffix);
     }
     return GgufName(name, suffix, family_.norms, fused_);
   }

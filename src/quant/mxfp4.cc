@@ -46,7 +46,7 @@ Status CheckColumns(const std::string& name, std::int64_t columns) {
                      name);
 }
 
-Status CheckExponents(const StoredTensor& scales) {
+Status CheckMx4Exponents(const StoredTensor& scales) {
   const auto most = std::ranges::max(scales.data);
   if (static_cast<int>(most) <= kMostMx4Exponent) return Ok{};
   return Unsupported("tensor " + Quote(scales.name) + ": expected exponents of at most " +
@@ -81,7 +81,7 @@ Result<std::shared_ptr<const StoredMatrix>> FindMxfp4Experts(TensorFinder& finde
       finder.RequireTyped(blocks_name, {{shape.experts, shape.rows, groups, kWeightGroup / 2}}, {DType::kU8}));
   ASSIGN_OR_RETURN(const StoredTensor* scales,
                    finder.RequireTyped(scales_name, {{shape.experts, shape.rows, groups}}, {DType::kU8}));
-  RETURN_IF_ERROR(CheckExponents(*scales));
+  RETURN_IF_ERROR(CheckMx4Exponents(*scales));
   return std::shared_ptr<const StoredMatrix>(
       std::make_shared<Mxfp4Matrix>(*blocks, *scales, shape.experts * shape.rows, shape.columns));
 }
@@ -93,7 +93,7 @@ Result<std::shared_ptr<const StoredMatrix>> RequireMxfp4Matrix(TensorFinder& fin
   ASSIGN_OR_RETURN(const StoredTensor* packed, finder.RequireTyped(weight, {{rows, columns / 2}}, {DType::kU8}));
   ASSIGN_OR_RETURN(const StoredTensor* scales,
                    finder.RequireTyped(name + ".weight_scale", {{rows, columns / kWeightGroup}}, {DType::kU8}));
-  RETURN_IF_ERROR(CheckExponents(*scales));
+  RETURN_IF_ERROR(CheckMx4Exponents(*scales));
   return std::shared_ptr<const StoredMatrix>(std::make_shared<Mxfp4Matrix>(*packed, *scales, rows, columns));
 }
 

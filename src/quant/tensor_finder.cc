@@ -43,6 +43,17 @@ bool IsOfOtherPart(std::string_view name) {
   return std::ranges::any_of(kOtherParts, [&](std::string_view part) { return name.starts_with(part); });
 }
 
+// The names of the family whose files have Llama's names, but for parts of layers; null: no such part is there.
+const FamilyNames* NamesOfParts(const TensorFile& file) {
+  for (const FamilyNames& names : AllFamilyNames()) {
+    if (names.norm != std::string(kRoot) + "norm") continue;
+    for (const PartName& part : names.parts) {
+      if (file.Find(std::string(names.layers) + "0." + std::string(part.theirs) + ".weight") != nullptr) return &names;
+    }
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 TensorFinder::TensorFinder(const TensorFile& file) : file_(file), root_(kRoot) {
@@ -50,15 +61,16 @@ TensorFinder::TensorFinder(const TensorFile& file) : file_(file), root_(kRoot) {
     if (file.Find(std::string(place.root) + "norm.weight") == nullptr) continue;
     root_ = place.root;
     outside_ = place.outside;
+    if (root_ == kRoot) names_ = NamesOfParts(file);
     return;
   }
-  for (const FamilyNames& names : AllFamilyNames()) {
-    for (const std::size_t missing : {std::size_t{0}, names.layers.find('.') + 1}) {
-      names_ = &names;
-      missing_root_ = missing;
-      // Not all of them norm the last layer's result.
-      for (const std::string_view name : {names.norm, names.embedding}) {
-        if (FindTheirs(std::string(name) + ".weight") != nullptr) return;
+  // Not all of them norm the last layer's result.
+  for (const auto part : {&FamilyNames::norm, &FamilyNames::embedding}) {
+    for (const FamilyNames& names : AllFamilyNames()) {
+      for (const std::size_t missing : {std::size_t{0}, names.layers.find('.') + 1}) {
+        names_ = &names;
+        missing_root_ = missing;
+        if (FindTheirs(std::string(names.*part) + ".weight") != nullptr) return;
       }
     }
   }

@@ -447,17 +447,22 @@ TEST(Runtime, DynamicRopeReachesBeyondTheModelsOwnLength) {
   EXPECT_EQ((*runtime)->engine().Stats().prefix.found_tokens, 0);
 }
 
-// With gated DeltaNet, and with Mamba-2 of a larger state.
+// With gated DeltaNet, with Mamba-2 of a larger state, beside attention in each layer, and in layers of one part.
 struct HybridModel {
   const char* name;
   std::int64_t little_memory;  // for few of its runs
+  std::int64_t kv_layers = 2;
 };
-constexpr HybridModel kHybridModels[] = {{"qwen3_5", 160 << 10}, {"granite_hybrid", 224 << 10}};
+constexpr HybridModel kHybridModels[] = {{"qwen3_5", 160 << 10},
+                                         {"granite_hybrid", 224 << 10},
+                                         {"qwen3_next", 160 << 10},
+                                         {"falcon_h1", 224 << 10, 3},
+                                         {"nemotron_h", 224 << 10}};
 
 // All runs of a hybrid model at once, twice, with a snapshot of their states after so many tokens.
-EngineStats ServeFromStates(const char* model, std::int64_t snapshot_tokens, std::int64_t device_memory,
+EngineStats ServeFromStates(const HybridModel& model, std::int64_t snapshot_tokens, std::int64_t device_memory,
                             std::shared_ptr<Device> device = nullptr) {
-  const fs::path golden = kModels / model;
+  const fs::path golden = kModels / model.name;
   RuntimeOptions options = Small();
   const std::size_t tokens = device == nullptr ? 64 : 8;
   options.device = std::move(device);
@@ -467,7 +472,7 @@ EngineStats ServeFromStates(const char* model, std::int64_t snapshot_tokens, std
   options.spec.max_batch_tokens = 24;                   // long prompts come in pieces
   const auto [started, requests] = StartGolden(golden, options, tokens);
   Runtime& runtime = *started;
-  EXPECT_EQ(runtime.geometry().kv.num_layers, 2);
+  EXPECT_EQ(runtime.geometry().kv.num_layers, model.kv_layers);
   EXPECT_GT(runtime.geometry().kv.state_pages, 0);
   for (int round = 0; round < 2; ++round) {  // the second finds what the first left
     std::vector<std::pair<std::string, std::future<Answer>>> answers;
@@ -494,7 +499,7 @@ EngineStats ServeFromStates(const char* model, std::int64_t snapshot_tokens, std
 TEST(Runtime, AHybridModelIsServedFromStates) {
   for (const HybridModel& model : kHybridModels) {
     SCOPED_TRACE(model.name);
-    const EngineStats stats = ServeFromStates(model.name, 0, model.little_memory);
+    const EngineStats stats = ServeFromStates(model, 0, model.little_memory);
     EXPECT_GT(stats.preemptions, 0);
     EXPECT_EQ(stats.prefix.found_tokens + stats.resumed.found + stats.history_pages, 0);
   }
@@ -503,8 +508,8 @@ TEST(Runtime, AHybridModelIsServedFromStates) {
 TEST(Runtime, AHybridModelBeginsAfterSnapshots) {
   for (const HybridModel& model : kHybridModels) {
     SCOPED_TRACE(model.name);
-    const EngineStats much = ServeFromStates(model.name, 16, 4 << 20);
-    const EngineStats little = ServeFromStates(model.name, 16, model.little_memory);
+    const EngineStats much = ServeFromStates(model, 16, 4 << 20);
+    const EngineStats little = ServeFromStates(model, 16, model.little_memory);
     EXPECT_GT(much.prefix.found_tokens, much.prefix.looked_up_tokens / 4);
     EXPECT_EQ(much.preemptions, 0);
     EXPECT_GT(little.preemptions, 0);
@@ -517,8 +522,8 @@ TEST(Runtime, AHybridModelBeginsAfterSnapshots) {
 TEST(Runtime, AHybridModelBeginsAfterSnapshotsOnADevice) {
   for (const HybridModel& model : kHybridModels) {
     SCOPED_TRACE(model.name);
-    const EngineStats much = ServeFromStates(model.name, 16, 4 << 20, gpu::MakeEmulatedDevice({}));
-    const EngineStats little = ServeFromStates(model.name, 16, model.little_memory, gpu::MakeEmulatedDevice({}));
+    const EngineStats much = ServeFromStates(model, 16, 4 << 20, gpu::MakeEmulatedDevice({}));
+    const EngineStats little = ServeFromStates(model, 16, model.little_memory, gpu::MakeEmulatedDevice({}));
     EXPECT_GT(much.prefix.found_tokens, much.prefix.looked_up_tokens / 4);
     EXPECT_EQ(much.preemptions, 0);
     EXPECT_GT(little.preemptions, 0);

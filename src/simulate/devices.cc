@@ -363,7 +363,8 @@ std::int64_t ProductsOf(const ModelConfig& config) {
           add(target, layer);
       }
       add(LoraTarget::kOut, layer);
-    } else {
+    }
+    if (config.HasAttention(layer)) {
       add(LoraTarget::kQ, layer);
       if (!config.SharesKv(layer)) add(LoraTarget::kK, layer);
       if (!config.SharesKv(layer) && !config.ValuesAreKeys(layer)) add(LoraTarget::kV, layer);
@@ -399,10 +400,13 @@ ModelShape ShapeOf(const ModelConfig& config, std::string_view name) {
                       .gated = config.gated,
                       .output_gate = config.output_gate};
   if (config.recurrent) {
-    shape.state_layers = std::ranges::count(config.recurrent->layers, true);
+    shape.state_layers = config.num_layers - config.KvLayers();
     shape.state_bytes = config.recurrent->StateBytes();
   }
-  if (config.experts) shape.dense_layers = std::ranges::count(config.experts->layers, false);
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
+    const bool counts = config.experts ? config.HasExperts(layer) : config.Has(LayerPart::kFeedForward, layer);
+    if (!counts) ++shape.dense_layers;
+  }
   shape.more_products = ProductsOf(config) - shape.MatmulParameters();
   const std::int64_t embedding = config.EmbeddingSize() - config.hidden_size;
   const std::int64_t positions = config.max_position + config.position_rows_before.value_or(0);

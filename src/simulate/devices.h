@@ -31,10 +31,11 @@ struct ModelShape {
   // What the sizes above do not say: shared experts, layers of other sizes, inputs of layers, projections; rows of
   // positions and of the layers' inputs. May be negative.
   std::int64_t more_products = 0, more_embeddings = 0;
-  // Layers of a mixture of experts that have none. Their blocks are in `more_products`, and no target of an adapter.
+  // Layers of a mixture of experts that have none, or without a feed-forward block. What they have in its place is in
+  // `more_products`, and no target of an adapter.
   std::int64_t dense_layers = 0;
-  // Layers that carry a state from token to token in place of keys and values, and the bytes of a sequence's states in
-  // all of them. Their products are in `more_products`, and they are no target of an adapter here.
+  // Layers without keys and values, most of which carry a state from token to token, and the bytes of a sequence's
+  // states in all layers. The products of recurrences are in `more_products`, and no target of an adapter here.
   std::int64_t state_layers = 0, state_bytes = 0;
   bool output_gate = false;  // q_proj has a gate as wide as the queries
 

@@ -16,15 +16,19 @@ from make_models import (ALL_LINEAR, ATTENTION, adapter, case, command, load_mod
 NEOX_LINEAR = ["query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"]
 DELTA_LINEAR = [f"in_proj_{part}" for part in ("qkv", "z", "a", "b")] + ["out_proj"]
 MAMBA_LINEAR = ["in_proj", "out_proj", "input_linear", "output_linear"]  # and Granite 4's feed-forward block
+# PEFT refuses out_proj of these two.
+FALCON_H1_LINEAR = ["in_proj", "gate_proj", "up_proj", "down_proj"]
+NEMOTRON_LINEAR = ["in_proj", "up_proj", "down_proj"]
 INPUT_LINEAR = ["per_layer_input_gate", "per_layer_projection", "per_layer_model_projection"]
 OPT_LINEAR = ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"]
 WITH_IMAGES = {"auto": "AutoModelForImageTextToText"}
 BOTH_NAMES = ("text_class", "language_model_first")
 QWEN_IMAGES = {"image_token_id": 101, "video_token_id": 102, "vision_start_token_id": 103, "vision_end_token_id": 104}
 FUSED_MLP = ["gate_up_proj", "down_proj"]
-FINAL_NORMS = ("model.norm.weight", "language_model.norm.weight", "decoder.final_layer_norm.weight", "ln_f.weight")
+FINAL_NORMS = ("model.norm.weight", "model.final_layernorm.weight", "norm_f.weight", "language_model.norm.weight", "decoder.final_layer_norm.weight", "ln_f.weight")
 PLAIN_NORMS = ("vision", "visual", "linear_attn")
 LAYER_NORMS = ("opt", "falcon", "bloom")
+OF_DELTANET = ("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next")
 LEAST_FAULT = 1e-3  # least relative change of the logits that a fault must make
 
 
@@ -38,7 +42,7 @@ def family_weights(model, seed):
     tied = model.config.tie_word_embeddings
     gains = {"v_proj": 1.2, "up_proj": 1.2, "down_proj": 1.8, "dense_4h_to_h": 1.8, "fc2": 1.8,
              "project_in": 1.0, "project_out": 1.0}
-    around_zero = config.model_type in ("gemma2", "gemma3_text", "qwen3_5_text")  # norms times 1 + weight
+    around_zero = config.model_type in ("gemma2", "gemma3_text", *OF_DELTANET)  # norms times 1 + weight
     scales = {n: b for n, b in model.named_buffers() if n.endswith("layer_scalar")}
     for name, p in sorted({**dict(model.named_parameters()), **scales}.items()):
         noise = torch.randn(p.shape, generator=gen)
@@ -51,14 +55,14 @@ def family_weights(model, seed):
         elif name.endswith("layer_scalar"):
             p.copy_(1 + 0.3 * noise)
         elif tied and name.endswith(FINAL_NORMS):  # a mean of 0, or each token is followed by itself
-            p.copy_((0.7 if config.model_type in (*LAYER_NORMS, "qwen3_5_text") else 1.5) * noise - int(around_zero))
+            p.copy_((0.7 if config.model_type in (*LAYER_NORMS, *OF_DELTANET) else 1.5) * noise - int(around_zero))
         elif config.model_type == "gemma4_text" and name.endswith(("q_norm.weight", "k_norm.weight")):
             p.copy_(0.55 + 0.2 * noise)  # whose product is not scaled
         elif p.dim() == 1:
             p.copy_(0.25 * noise + (0 if around_zero and not any(part in name for part in PLAIN_NORMS) else 1))
         elif any(part in name for part in ("embed_positions", "embed_tokens_per_layer")):
             p.copy_(noise * (0.3 if "positions" in name else p.shape[1] ** -0.5 * config.num_hidden_layers ** 0.5))
-        elif any(part in name for part in ("embed_tokens", "embed_in", "word_embeddings", "lm_head")):
+        elif any(part in name for part in ("embed_tokens", "embed_in", "word_embeddings", "lm_head", "embeddings.weight")):
             times = 1 if tied and config.model_type.startswith("gemma") else 4 if config.model_type in LAYER_NORMS else 2
             own = 3 if config.model_type == "gpt_neox" else 1
             p.copy_(noise * (times / p.shape[1]**0.5 if tied or "lm_head" in name else own))
@@ -84,6 +88,14 @@ def two_ropes(sliding, full):
 def plain(name, targets, notes="", r=4, **more):
     return adapter(name, r=r, lora_alpha=2 * r, target_modules=targets,
                    notes=f"scale {2 * r}/{r}" + (f"; {notes}" if notes else ""), **more)
+
+
+def of_out_proj(mixer, layers, others):
+    """Of what PEFT does not make in these families, and other programs do."""
+    modules = [f"{mixer.format(layer)}.out_proj" for layer in layers] + others
+    return adapter("out_r2", by_hand={module: 2 for module in modules}, r=2, lora_alpha=6, task_type="CAUSAL_LM",
+                   target_modules=sorted({module.split(".")[-1] for module in modules}),
+                   notes="scale 6/2; of out_proj, which PEFT 0.21.2 refuses here: written by hand")
 
 
 def family(name, kind, config, adapters, notes, **more):
@@ -143,6 +155,33 @@ def granite_hybrid(letters, **more):
     return small(len(letters), ffn=24, shared_intermediate_size=40, num_local_experts=0, mamba_n_heads=4, mamba_d_head=16,
                  mamba_n_groups=2, mamba_d_state=12, mamba_d_conv=4, mamba_expand=2, embedding_multiplier=1.7,
                  residual_multiplier=0.6, attention_multiplier=0.25, logits_scaling=2.5, **kinds(letters), **more)
+
+
+def falcon_h1(layers, **more):
+    """Attention and Mamba-2 side by side, with every factor away from 1 and from the others."""
+    factors = {"embedding_multiplier": 1.7, "lm_head_multiplier": 0.6, "mlp_multipliers": [0.8, 1.3], "key_multiplier": 1.4,
+               "attention_in_multiplier": 1.2, "attention_out_multiplier": 0.75, "ssm_in_multiplier": 0.9,
+               "ssm_multipliers": [0.7, 1.25, 0.85, 1.15, 1.35], "ssm_out_multiplier": 1.1}
+    sizes = {"mamba_d_ssm": 48, "mamba_n_heads": 4, "mamba_d_head": 12, "mamba_n_groups": 2, "mamba_d_state": 10}
+    return small(layers, ffn=40, mamba_d_conv=4, **{**factors, **sizes, **more})
+
+
+def nemotron_h(letters, **more):
+    """A part in each layer; no width of one kind is that of another."""
+    names = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
+    sizes = {"mamba_num_heads": 4, "mamba_head_dim": 10, "n_groups": 2, "ssm_state_size": 14, "conv_kernel": 4}
+    config = small(len(letters), ffn=40, head_dim=12, layer_norm_epsilon=0.01, **{**sizes, **more})
+    return {**{k: v for k, v in config.items() if k not in ("rms_norm_eps", "num_hidden_layers")},
+            "layer_types": [names[c] for c in letters]}
+
+
+def published_nemotron(pattern):
+    """NVIDIA's spelling: a letter for each layer."""
+    def edit(config):
+        edited = old_names(["layer_types", "layers_block_type", "dtype"], torch_dtype="float32")(config)
+        return {**edited, "hybrid_override_pattern": pattern, "num_hidden_layers": len(pattern),
+                "time_step_limit": [0.0, float("inf")]}
+    return edit
 
 
 def published_granite(config):
@@ -398,6 +437,7 @@ def families():
                    plain("qz_r4", ["q_proj", "in_proj_z", "out_proj"]),
                    plain("norms", ["in_proj_a"], "norms of its own", r=2,
                          modules_to_save=["input_layernorm", "q_norm", "model.norm"]),
+                   plain("states_dora_r2", DELTA_LINEAR, "DoRA", r=2, use_dora=True),
                ],
                "three of five layers are gated DeltaNet with two value heads for each key head, the others have an output "
                "gate; rope turns 8 of 16 dimensions; norms times 1 + weight, but not that of DeltaNet"),
@@ -426,7 +466,46 @@ def families():
                granite_hybrid("lflll", attention_bias=True), [
                    plain("all_r4", [*MAMBA_LINEAR, *ATTENTION]),
                    plain("in_r4", ["in_proj"]),
+                   plain("states_dora_r2", ["in_proj", "out_proj"], "DoRA", r=2, use_dora=True),
+                   plain("states_bias_r2", ["in_proj", "out_proj"], "biases of lora_B", r=2, lora_bias=True),
                ], "as granite_hybrid, without rope; biases of attention"),
+
+        family("falcon_h1", "falcon_h1", falcon_h1(3, head_dim=12, **rope(100.0)), [
+            plain("all_r4", [*FALCON_H1_LINEAR, *ATTENTION]),
+            plain("states_r2", ["in_proj", "o_proj"], r=2),
+            plain("some_r3", ["k_proj", "gate_proj"], r=3),
+            of_out_proj("model.layers.{}.mamba", (0, 2), ["model.layers.1.self_attn.v_proj"]),
+            plain("dora_r2", ["q_proj", "k_proj", "gate_proj", "down_proj"], "DoRA", r=2, use_dora=True),
+            plain("norms", ["in_proj"], "norms of its own", r=2,
+                  modules_to_save=["input_layernorm", "pre_ff_layernorm", "final_layernorm"]),
+        ], "attention and Mamba-2 of the same input in each layer; thirteen multipliers; no gated norm"),
+        family("falcon_h1_norm", "falcon_h1",
+               falcon_h1(2, mamba_rms_norm=True, mamba_norm_before_gate=False, attention_bias=True, mlp_bias=True,
+                         mamba_proj_bias=True, projectors_bias=True, mamba_d_ssm=None, mamba_d_head=16,
+                         tie_word_embeddings=True, **rope()), [
+                   plain("all_r4", [*FALCON_H1_LINEAR, *ATTENTION]),
+                   plain("states_dora_r2", ["in_proj", "v_proj"], "DoRA; trained biases", r=2, use_dora=True, bias="all"),
+               ], "as falcon_h1, with a norm of what is gated, and biases of all linear layers; as wide as mamba_expand says; "
+                  "tied"),
+        family("falcon_h1_norm_first", "falcon_h1",
+               falcon_h1(2, vocab=264, mamba_rms_norm=True, mamba_conv_bias=False, mamba_n_groups=1, **rope(1000.0)), [
+                   plain("in_r4", ["in_proj", "v_proj"]),
+                   plain("down_r2", ["down_proj", "q_proj"], r=2),
+               ], "as falcon_h1, with a norm before the gate; no bias of the convolution; as many tokens as the demo's "
+                  "tokenizer has"),
+
+        family("nemotron_h", "nemotron_h", nemotron_h("M-*M-M*-"), [
+            plain("all_r4", [*NEMOTRON_LINEAR, *ATTENTION]),
+            plain("mamba_r2", ["in_proj"], r=2, layouts=("backbone",)),
+            plain("mlp_r4", ["up_proj", "v_proj"]),
+            of_out_proj("model.layers.{}.mixer", (0, 3), ["model.layers.6.mixer.o_proj"]),
+            plain("dora_r2", ["q_proj", "up_proj", "down_proj"], "DoRA", r=2, use_dora=True),
+            plain("norms", ["in_proj"], "norms of its own", r=2, modules_to_save=["layers.0.norm", "layers.1.norm", "layers.2.norm", "norm_f"]),
+        ], "each of eight layers is Mamba-2, attention without rope or a feed-forward block with the square of relu"),
+        old("nemotron_h_old", "nemotron_h", nemotron_h("*-MM", vocab=264, use_bias=True, mlp_bias=True, use_conv_bias=False),
+            published_nemotron("*-MM"),
+            "hybrid_override_pattern; time_step_limit with Infinity as Python writes it; biases, but of the convolution; "
+            "as many tokens as the demo's tokenizer has"),
 
         family("mistral3", "mistral3",
                {"text_config": {"model_type": "mistral",

@@ -256,7 +256,10 @@ def converter_of(folder):
         (model_dir / "tokenizer.json").write_text(json.dumps(
             {"model": {"vocab": {token: id for id, token in enumerate(tokens())}}, "added_tokens": []}))
         with torch.inference_mode():
-            writer = kind(model_dir, gguf.LlamaFileType[numbers], out, eager=True)
+            # With the fields that transformers adds, the converter takes each Nemotron-H for a mixture of experts.
+            fields = read_json(model_dir / "config.json")
+            as_stored = {"hparams": fields} if fields["model_type"] == "nemotron_h" else {}
+            writer = kind(model_dir, gguf.LlamaFileType[numbers], out, eager=True, **as_stored)
             correct(writer.hparams)
             writer.write()
     return convert, gguf

@@ -10,10 +10,10 @@ or are those of all experts (in Qwen2-MoE and OLMoE), and the constants of gpt-o
 from golden_common import read_json, write_json
 
 import torch
-from make_families import gemma4, granite_hybrid, kinds, small
+from make_families import gemma4, granite_hybrid, kinds, nemotron_h, published_nemotron, qwen3_5, small
 from make_gguf_families import PROMPTS, WINDOW, command, published_kinds
 from make_models import rope
-from make_moe import in_mxfp4, moe_weights
+from make_moe import SHARED, from_backbone, in_mxfp4, moe_weights, without_own_size
 from safetensors.torch import load_file, save_file
 
 MAX_BYTES = 260_000
@@ -60,6 +60,17 @@ def gpt_oss(hidden, intermediate):
                     **LOCAL_EXPERTS, **kinds("sf"), **yarn), "max_position_embeddings": 131072}
 
 
+def published(pattern, dense=False):
+    """An edit of a saved Nemotron-H: as NVIDIA's files are."""
+    def edit(model_dir):
+        path = model_dir / "model.safetensors"
+        save_file(from_backbone(load_file(path)), path, metadata={"format": "pt"})
+        config = published_nemotron(pattern)(read_json(model_dir / "config.json"))
+        left_out = ("num_experts_per_tok", "n_routed_experts", "n_group", "topk_group") if dense else ()
+        write_json(model_dir / "config.json", {k: v for k, v in config.items() if k not in left_out})
+    return {"edit": edit}
+
+
 def models():
     """(the arguments of make_gguf_families.store, others)."""
     moe = {"weights": moe_weights, "max_bytes": MAX_BYTES}
@@ -84,6 +95,18 @@ def models():
     yield ("gemma4_moe", "gemma4_text", {
         **gemma4("sf", tie_word_embeddings=True, final_logit_softcapping=3.0), "intermediate_size": 16, "enable_moe_block": True,
         "num_experts": 6, "top_k_experts": 2, "moe_intermediate_size": 32}, PROMPTS), moe
+    # llama.cpp knows one size for the heads of queries, keys and values, and takes the norms' epsilon for the length of
+    # queries and keys too, which have 1e-6 in transformers. The files of Qwen3-Next hold the heads of values in order.
+    delta = {**qwen3_5("lf", heads=2, kv_heads=1, ffn=32, rms_norm_eps=1e-6), "linear_value_head_dim": 8, **SHARED}
+    yield ("qwen3next", "qwen3_next", {**delta, "norm_topk_prob": True, **rope(1000.0, partial_rotary_factor=0.5)},
+           PROMPTS), moe
+    yield ("qwen35moe", "qwen3_5_moe_text", without_own_size({**delta, **rope(
+        1000.0, partial_rotary_factor=0.5, mrope_section=[2, 1, 1], mrope_interleaved=True)}), PROMPTS), moe
+    yield ("nemotron_h", "nemotron_h", nemotron_h("M-*M-", ssm_state_size=16, mamba_head_dim=16), PROMPTS), {
+        "max_bytes": MAX_BYTES, **published("M-*M-", dense=True)}
+    yield ("nemotron_h_moe", "nemotron_h", nemotron_h("ME*E", ssm_state_size=16, mamba_head_dim=16, moe_intermediate_size=20, n_routed_experts=6,
+                                                      moe_shared_expert_intermediate_size=28, num_experts_per_tok=2,
+                                                      routed_scaling_factor=1.6), PROMPTS), {**moe, **published("ME*E")}
     oss = {**moe, "weights": beyond_limits}
     yield ("gpt_oss", "gpt_oss", gpt_oss(32, 32), PROMPTS), oss
     yield ("gpt_oss_mxfp4", "gpt_oss", gpt_oss(64, 96), PROMPTS), {**oss, "edit": packed}

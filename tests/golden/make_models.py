@@ -115,6 +115,10 @@ OLD_ADAPTER_KEYS = ["base_model_name_or_path", "bias", "fan_in_fan_out", "infere
                     "r", "revision", "target_modules", "task_type"]
 
 
+# Of Nemotron-H: as NVIDIA's own class names its layers.
+OWN_CLASS_LAYOUTS = {"backbone": lambda k: k.replace("base_model.model.model.", "base_model.model.backbone.")}
+
+
 def keep_old_keys(config):
     return {k: config[k] for k in OLD_ADAPTER_KEYS}
 
@@ -644,7 +648,7 @@ def store_adapter(model_dir, case_name, spec, out, headless=False):
     written = [(out.name, None)]
     for layout in spec["layouts"]:
         renamed = {{**LAYOUTS, **HEAD_LAYOUTS, **VECTOR_LAYOUTS, **TOKEN_LAYOUTS,
-                   **TEXT_LAYOUTS}[layout](k): v for k, v in tensors.items()}
+                   **TEXT_LAYOUTS, **OWN_CLASS_LAYOUTS}[layout](k): v for k, v in tensors.items()}
         assert set(renamed) != set(tensors)
         name = f"{out.name}-layout_{layout}"
         write_adapter(out.parent / name, config, renamed)

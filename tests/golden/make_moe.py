@@ -8,10 +8,11 @@ from golden_common import read_json, stable_seed
 
 import torch
 from make_embeddings import store_embeddings
-from make_families import (LEAST_FAULT, MAMBA_LINEAR, family_weights, gemma4, granite_hybrid, kinds, logits_of, old_names, plain,
-                           show_faults, small)
+from make_families import (DELTA_LINEAR, LEAST_FAULT, MAMBA_LINEAR, NEMOTRON_LINEAR, QWEN_IMAGES, WITH_IMAGES,
+                           family_weights, gemma4, granite_hybrid, kinds, logits_of, nemotron_h, old_names, plain,
+                           published_nemotron, qwen3_5, show_faults, small)
 from make_models import ATTENTION, adapter, case, command, load_model, rope, with_adapter
-from routers import watched
+from routers import routers_of, watched
 
 EXPERTS = ["experts.gate_up_proj", "experts.down_proj"]
 GATE_UP_DOWN = ["gate_proj", "up_proj", "down_proj"]
@@ -33,7 +34,9 @@ def moe_weights(model, seed):
             if model.config.model_type == "gemma4_text":  # whose sum is normed: only the epsilon shows how large it was
                 gain *= 0.5
             p.copy_(noise * gain / p.shape[1 if transposed else 2] ** 0.5)
-        elif name.endswith(("mlp.gate.weight", "router.weight")):
+        elif name.endswith("experts.up_proj"):
+            p.copy_(noise * 1.4 / p.shape[2] ** 0.5)
+        elif name.endswith(("mlp.gate.weight", "mixer.gate.weight", "router.weight")):
             p.copy_(noise * 2 / p.shape[1] ** 0.5)
         elif name.endswith("router.proj.weight"):  # whose input is divided by the root of its width
             p.copy_(noise * 2)
@@ -45,6 +48,9 @@ def moe_weights(model, seed):
             p.copy_(0.4 * noise)
         elif name.endswith("sinks"):
             p.copy_(1 + noise)
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            buffer.copy_(0.3 * torch.randn(buffer.shape, generator=gen))
 
 
 def fused(tensors):
@@ -88,6 +94,21 @@ def gpt_oss(hidden, intermediate, **more):
                         truncate=False), **more)
 
 
+# Mixtures with a shared expert, whose sizes are those of nothing else.
+SHARED = {"moe_intermediate_size": 20, "shared_expert_intermediate_size": 28, "num_experts": 6, "num_experts_per_tok": 3}
+NEXT_LINEAR = ["in_proj_qkvz", "in_proj_ba", "out_proj"]
+
+
+def from_backbone(tensors):
+    """NVIDIA's names."""
+    return {re.sub("^model[.]", "backbone.", name): tensor for name, tensor in tensors.items()}
+
+
+def without_own_size(config):
+    """Of a class without dense layers."""
+    return {k: v for k, v in config.items() if k != "intermediate_size"}
+
+
 def published_gpt_oss(config):
     """As gpt-oss-20b has it: the values of yarn stand in rope_scaling, and some are there twice."""
     yarn = {k: v for k, v in config["rope_parameters"].items() if k != "rope_theta"}
@@ -118,7 +139,7 @@ def each_layer(layers, *names):
 
 
 def on_experts(name, targets=("q_proj",), parameters=tuple(EXPERTS), notes="", r=3, **more):
-    return adapter(name, r=r, lora_alpha=6, target_modules=list(targets), target_parameters=list(parameters),
+    return adapter(name, r=r, lora_alpha=6, target_modules=targets if isinstance(targets, str) else list(targets), target_parameters=list(parameters),
                    notes=f"scale 6/{r}; target_parameters" + (f"; {notes}" if notes else ""), **more)
 
 
@@ -265,6 +286,66 @@ def all_cases():
             ], "6 experts of which 2 are taken, beside a block for all tokens; norms of both, and of the router's input; factors of "
                "what each expert returns; full layers have other heads; tied"),
 
+        moe("qwen3_next", "qwen3_next",
+            qwen3_5("llflf", ffn=24, mlp_only_layers=[1], **SHARED, **rope(100.0, partial_rotary_factor=0.5)), [
+                plain("all_r4", [*NEXT_LINEAR, *ATTENTION, *GATE_UP_DOWN],
+                      "the projections of DeltaNet fused, and the dense layer's block"),
+                plain("fused_r2", ["in_proj_qkvz"], r=2),
+                plain("gates_r3", ["in_proj_ba", "out_proj"], r=3),
+                rewritten("all_linear_r2", "all-linear", "of experts, routers and the shared expert's gate"),
+                on_experts("experts_r3", ["in_proj_qkvz", "shared_expert_gate"]),
+                by_hand("old_r2", each_expert((0, 2), "mlp", GATE_UP_DOWN, range(6)) +
+                        each_layer((0, 2), "mlp.gate", "mlp.shared_expert_gate",
+                                   *(f"mlp.shared_expert.{part}" for part in GATE_UP_DOWN)),
+                        f"{V4}: {APART}, of shared experts, of their gates and of routers"),
+            ], "three of five layers are gated DeltaNet with two value heads for each key head, whose projections are fused "
+               "by key head, the others have an output gate; 6 experts of which 3 are taken and a shared one with a gate; "
+               "layer 1 is dense"),
+        moe("qwen3_next_old", "qwen3_next",
+            qwen3_5("lflf", vocab=264, norm_topk_prob=False, **SHARED, **rope(10000.0, partial_rotary_factor=0.25)), [
+                plain("all_r4", [*NEXT_LINEAR, *ATTENTION]),
+                plain("out_r3", ["out_proj", "o_proj"], r=3),
+                plain("states_dora_r2", NEXT_LINEAR, "DoRA, of fused projections", r=2, use_dora=True),
+            ], "the published spelling: full_attention_interval 2, no layer_types; without norm_topk_prob; as many tokens as "
+               "the demo's tokenizer has", spelling="published",
+            config_edit=old_names(["layer_types", "linear_conv_kernel_dim", "mlp_only_layers"], rope_theta=10000.0,
+                                  rope_scaling=None, partial_rotary_factor=0.25, full_attention_interval=2,
+                                  decoder_sparse_step=1)),
+
+        moe("qwen3_5_moe", "qwen3_5_moe_text",
+            without_own_size(qwen3_5("llfl", **SHARED, **rope(100.0, partial_rotary_factor=0.5))), [
+                plain("all_r4", [*DELTA_LINEAR, *ATTENTION]),
+                plain("everything_r2", "all-linear", "of shared experts and their gates, not of experts and routers", r=2),
+                on_experts("experts_r3", ["in_proj_z"]),
+                on_experts("router_r3", ["in_proj_a"], [*EXPERTS, "gate.weight"], "of the router too"),
+            ], "three of four layers are gated DeltaNet; 6 experts of which 3 are taken and a shared one with a gate"),
+        moe("qwen3_5_moe_vl", "qwen3_5_moe",
+            {"text_config": without_own_size(qwen3_5("lf", **SHARED, **rope(
+                1000.0, partial_rotary_factor=0.5, mrope_section=[2, 1, 1], mrope_interleaved=True))),
+             "vision_config": {"hidden_size": 16, "intermediate_size": 16, "depth": 1, "num_heads": 2, "patch_size": 4,
+                               "out_hidden_size": 32, "num_position_embeddings": 16},
+             **QWEN_IMAGES, "tie_word_embeddings": True}, [
+                 plain("all_r4", [*DELTA_LINEAR, *ATTENTION], exclude_modules=".*vis.*", layouts=("text_class",)),
+                 on_experts("experts_r3", r".*language_model.*\.in_proj_z", notes="target_modules is a regular expression"),
+             ], "Qwen 3.5's mixture of experts with images asked with text; one tensor for all experts; tied",
+            tensors_edit=fused, **WITH_IMAGES),
+
+        moe("nemotron_h_moe", "nemotron_h",
+            nemotron_h("ME*EM-", moe_intermediate_size=20, moe_shared_expert_intermediate_size=28, n_routed_experts=8,
+                       num_experts_per_tok=3, n_group=4, topk_group=2, routed_scaling_factor=1.6, norm_topk_prob=True), [
+                plain("all_r4", [*NEMOTRON_LINEAR, *ATTENTION], "of the shared expert too, not of experts"),
+                on_experts("experts_r3", ["in_proj"], ["experts.up_proj", "experts.down_proj"]),
+                on_experts("down_r2", ["o_proj"], ["experts.down_proj"], "of one matrix", r=2),
+                plain("router_r2", ["q_proj"], "target_parameters: of the router", r=2, target_parameters=["gate.weight"]),
+            ], "8 experts without a gate in 4 groups, of which 2 are chosen and 3 experts in them, by sigmoids with a bias; a "
+               "shared one; one part in each layer"),
+        moe("nemotron_h_moe_plain", "nemotron_h",
+            nemotron_h("E*ME", moe_intermediate_size=20, moe_shared_expert_intermediate_size=28, n_routed_experts=6,
+                       num_experts_per_tok=2, norm_topk_prob=False, routed_scaling_factor=0.8), [
+                plain("all_r4", [*NEMOTRON_LINEAR, *ATTENTION]),
+            ], "6 experts of which 2 are taken, whose weights do not sum to 1; NVIDIA's spelling", spelling="published",
+            config_edit=published_nemotron("E*ME"), tensors_edit=from_backbone),
+
         moe("gpt_oss", "gpt_oss", gpt_oss(32, 32, swiglu_alpha=1.4, swiglu_limit=1.5), [
             attention(),
             dora(),
@@ -327,9 +408,16 @@ def changes_of_experts(model):
             return p.reshape(*p.shape[:-1], -1, 2).flip(-1).reshape(p.shape)
         return torch.cat(p.chunk(2, dim=1)[::-1], dim=1)
 
-    yield "experts in another order", change(("gate_up_proj", "down_proj"), lambda p: p.roll(1, 0))
-    yield "down_proj of the neighbour", change(("down_proj",), lambda p: p.roll(1, 0))
-    yield "gate and up swapped", change(("gate_up_proj",), halves)
+    gated = any(name.endswith("gate_up_proj") for name in parameters)
+    up = "gate_up_proj" if gated else "experts.up_proj"
+    yield "experts in another order", change((up, "experts.down_proj"), lambda p: p.roll(1, 0))
+    yield "down_proj of the neighbour", change(("experts.down_proj",), lambda p: p.roll(1, 0))
+    if gated:
+        yield "gate and up swapped", change(("gate_up_proj",), halves)
+    else:
+        biases = {n: b for n, b in model.named_buffers() if n.endswith("e_score_correction_bias")}
+        parameters.update(biases)
+        yield "a choice without bias", change(("e_score_correction_bias",), torch.zeros_like)
     if transposed:
         yield "gate and up in halves", change(
             ("gate_up_proj",), lambda p: torch.stack(p.chunk(2, dim=-1), dim=-1).reshape(p.shape))
@@ -400,7 +488,8 @@ def check_faults(case_dir, stop=True):
                 alike = set()  # what the model does
                 continue
             report(f"base: weights {kind}", wrong, right, low)
-        assert not alike, "the weights are neither those of all experts nor sum to 1"
+        biased = any(hasattr(router, "e_score_correction_bias") for router in routers_of(model).values())
+        assert not alike or biased, "the weights are neither those of all experts nor sum to 1"
     assert not low or not stop, low
 
 

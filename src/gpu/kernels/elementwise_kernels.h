@@ -118,6 +118,7 @@ struct EmbedPositionsKernel {
 
 LORAMUX_DEVICE float Activate(Activation f, float x) {
   if (f == Activation::kRelu) return Max(x, 0.0f);
+  if (f == Activation::kRelu2) return Max(x, 0.0f) * Max(x, 0.0f);
   if (f == Activation::kGelu) return 0.5f * x * (1.0f + Erf(0.70710678f * x));
   // The tanh form of GELU: (1 + tanh(u)) / 2 = 1 / (1 + exp(-2 u)), with u = sqrt(2 / pi) (x + 0.044715 x^3).
   const float z = f == Activation::kGeluTanh ? x * Fma(x * x, 0.0713548163f, 1.59576912f) : x;

@@ -256,6 +256,8 @@ TEST_F(Elementwise, ActivationsWithAndWithoutAGate) {
         return x / 2 * (1 + std::tanh(std::sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
       case Activation::kGelu:
         return x / 2 * (1 + std::erf(x / std::sqrt(2.0)));
+      case Activation::kRelu2:
+        return std::max(x, 0.0) * std::max(x, 0.0);
       default:
         return std::max(x, 0.0);
     }
@@ -263,7 +265,8 @@ TEST_F(Elementwise, ActivationsWithAndWithoutAGate) {
   constexpr std::int64_t kWidth = 260;
   std::vector<float> x = RandomFloats(1, kRows * 2 * kWidth);
   for (float& value : x) value *= 4;
-  for (const Activation f : {Activation::kSilu, Activation::kGeluTanh, Activation::kGelu, Activation::kRelu}) {
+  for (const Activation f :
+       {Activation::kSilu, Activation::kGeluTanh, Activation::kGelu, Activation::kRelu, Activation::kRelu2}) {
     for (const bool gated : {false, true}) {
       float* y = arrays_.Allocate<float>(kRows * kWidth);
       GateMul(arrays_.stream(), DType::kF32, kRows,

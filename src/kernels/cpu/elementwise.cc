@@ -141,6 +141,11 @@ void GateMulRow(const GateForm& form, const float* gate, const float* up, std::i
       });
     case Activation::kRelu:
       return GateRow(gate, up, n, y, [](auto d, auto x) HWY_ATTR { return hn::Max(x, hn::Zero(d)); });
+    case Activation::kRelu2:
+      return GateRow(gate, up, n, y, [](auto d, auto x) HWY_ATTR {
+        const auto positive = hn::Max(x, hn::Zero(d));
+        return hn::Mul(positive, positive);
+      });
   }
 }
 

@@ -54,6 +54,7 @@ void GateMul(const KernelContext&, const GateMulArguments& a) {
   const auto apply = [&form](float gate) {
     if (form.f == Activation::kSilu) return gate / (1.0f + std::exp(-gate));
     if (form.f == Activation::kRelu) return std::max(gate, 0.0f);
+    if (form.f == Activation::kRelu2) return std::max(gate, 0.0f) * std::max(gate, 0.0f);
     const double x = gate;
     if (form.f == Activation::kClampedSwiglu) {
       const double g = std::min(x, static_cast<double>(form.limit));
