@@ -259,7 +259,7 @@ def make_layers(names):
 
 def model_cases():
     cases = layer_cases()
-    return {name: cases[name] for name in ("gptq", "compressed_int8", "nf4_nested")}
+    return {name: cases[name] for name in ("gptq", "awq", "compressed_int8", "fp8_block", "nf4_nested")}
 
 
 def make_model(name, config, quantise):
@@ -286,11 +286,11 @@ def make_model(name, config, quantise):
         write_json(out / "model" / "config.json", {**raw, "quantization_config": copy.deepcopy(config)})
         save_file(stored, out / "model" / "model.safetensors", metadata={"format": "pt"})
         base = make_models.load_model(floats)
-        runs, expected, _ = make_models.make_runs(base, spec["name"], None, False, 0)
+        runs, expected, _ = make_models.make_runs(base, spec, None, False, 0)
         [adapter] = spec["adapters"]
         make_models.store_adapter(floats, spec["name"], adapter, out / "adapters" / "all_r4")
         model = peft.PeftModel.from_pretrained(make_models.load_model(floats), out / "adapters" / "all_r4").eval()
-        more, more_expected, _ = make_models.make_runs(model, spec["name"], "all_r4", False, len(expected) // 2, base)
+        more, more_expected, _ = make_models.make_runs(model, spec, "all_r4", False, len(expected) // 2, base)
     save_file({**expected, **more_expected}, out / "expected.safetensors")
     write_json(out / "case.json", {
         "format": 1, "name": name, "model": {"dir": "model"},
