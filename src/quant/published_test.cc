@@ -55,6 +55,7 @@ Result<std::unique_ptr<ModelSource>> OpenLayer(const fs::path& directory) {
 // What a device keeps with the integers and floats as they are stored; 0: as floats. All other formats it keeps.
 const std::map<std::string, std::int64_t> kGroups = {{"gptq_act_order", 0},
                                                      {"gptq_8_asymmetric", 0},
+                                                     {"compressed_int4_in_bytes_asymmetric", 0},
                                                      {"compressed_int8_asymmetric", 0},
                                                      {"fp8_inverse_tensor", 0},
                                                      {"fp8_inverse_rows", 0},

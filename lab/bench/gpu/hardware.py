@@ -112,15 +112,12 @@ def model_section(bench):
                   f"{row['eager_ms']:.2f} ms", f"{row['host_calls']} / {row['eager_host_calls']}",
                   f"{row['tokens_per_s']:,.0f}", share(row["of_ceiling"])) for row in bench.get("model", [])])
 
-# Bits of a weight with its scales; instructions of a lane for a weight in the product of 8 rows, read from the machine
-# code for sm_90 (all that a slot of the ring takes, divided by its weights).
-FORMS = {"q8": (8.5, INSTR_Q8), "int4, groups of 128": (4.25, INSTR_Q4), "q4": (5, INSTR_Q4)}
-# What an H200 issues: 132 multiprocessors, 4 warps of 32 lanes each cycle, at 1.98 GHz.
-LANES_PER_US = 132 * 4 * 32 * 1980
+# Bits of a weight with its scales.
+FORMS = {"q8": 8.5, "q4": 5, "int4, groups of 128": 4.25}
 
 
 def predicted_section(bench):
-    """Not measured: by the bytes over the bandwidth that the product of floats reaches, and by the instructions."""
+    """Not measured: the bytes of quantised weights at the bandwidth that the same product of floats reached."""
     floats = {row["layers"]: row for row in bench.get("skinny", []) if row["rows"] == 1}
     streams = [row for row in bench.get("model", []) if (row["sequences"], row["tokens_each"], row["adapters"]) == (1, 1, 0)]
     if not floats or not streams:
@@ -130,25 +127,21 @@ def predicted_section(bench):
     mean_x, mean_y = (sum(axis) / len(points) for axis in zip(*points))
     slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / sum((x - mean_x) ** 2 for x, _ in points)
     start = mean_y - slope * mean_x
-    yield (f"**Nothing here was measured.** One row in bf16 took {start:.1f} µs and its bytes at {1e3 / slope:,.0f} GB/s above "
-           "(a line through the products of one launch). The larger of two times is predicted: that of the bytes on this "
-           "line, and that of the instructions, if the multiprocessors issue one in each cycle. *Step*: one sequence of 7B "
-           "without adapters at a context of 512; all but the layers' products is as measured in bf16.\n")
-    totals = {form: 0.0 for form in FORMS}
+    yield (f"**Nothing here was measured.** In bf16 a product of one row took {start:.1f} µs and its bytes at "
+           f"{1e3 / slope:,.0f} GB/s (a line through the products of one launch); the times of quantised weights are "
+           "predicted by it. So they are floors: what widening costs is not in them. *Step*: one sequence of 7B without "
+           "adapters at a context of 512; all but the products of its layers is as measured in bf16.\n")
     rows = []
+    totals = dict.fromkeys(FORMS, 0.0)
     for layer, row in floats.items():
-        weights = row["in"] * row["out"]
-        cells = [layer, f"{row['together_us']:.1f} µs"]
-        for form, (bits, instructions) in FORMS.items():
-            by_bytes, by_instructions = start + slope * weights * bits / 8e6, start + weights * instructions / LANES_PER_US
-            totals[form] += max(by_bytes, by_instructions)
-            cells.append(f"{by_bytes:.1f} / {by_instructions:.1f} µs")
-        rows.append(cells)
-    measured = sum(row["together_us"] for row in floats.values())
-    step = [streams[0]["ms"] + (total - measured) * 32e-3 for total in totals.values()]
-    rows.append(["step", f"{streams[0]['ms']:.2f} ms", *(f"{ms:.2f} ms" for ms in step)])
-    rows.append(["tokens/s", f"{1e3 / streams[0]['ms']:.0f}", *(f"{1e3 / ms:.0f}" for ms in step)])
-    yield table(("bytes / instructions", "bf16, measured", *FORMS), rows)
+        times = {form: start + slope * row["in"] * row["out"] * bits / 8e6 for form, bits in FORMS.items()}
+        totals = {form: total + times[form] for form, total in totals.items()}
+        rows.append((layer, f"{row['together_us']:.1f} µs", *(f"{time:.1f} µs" for time in times.values())))
+    products = sum(row["together_us"] for row in floats.values())
+    steps = [streams[0]["ms"]] + [streams[0]["ms"] + (total - products) * 32e-3 for total in totals.values()]
+    rows.append(("step", *(f"{ms:.2f} ms" for ms in steps)))
+    rows.append(("tokens/s", *(f"{1e3 / ms:.0f}" for ms in steps)))
+    yield table(("one row", "bf16, measured", *FORMS), rows)
 
 
 def handoff_section(handoff):

@@ -44,7 +44,7 @@ struct ExpertMatMulKernel {
       of_tile.form = a.form;
       of_tile.w = static_cast<const std::uint8_t*>(a.w) + PackedOffset(a.form.format, a.k, expert * a.n, 0);
       const std::int64_t scale = PackedScaleIndex(a.form.group_shift, a.k, expert * a.n, 0);
-      of_tile.form.scales += scale << ScaleShift(a.form.format);
+      of_tile.form.scales += scale << ShiftOfScale(a.form.format);
     } else {
       of_tile.w = static_cast<const T*>(a.w) + expert * a.n * a.k;
     }

@@ -27,6 +27,9 @@ LORAMUX_DEVICE std::int64_t PackedOffset(WeightFormat format, std::int64_t k, st
   return ((tile + block / 8 * 4 + block % 4) * 32 + lane) * 16 + block % 8 / 4 * 8 + half * 4 + column % 8 / 2;
 }
 
+LORAMUX_DEVICE int ShiftOfScale(WeightFormat format) {
+  return format == WeightFormat::kMx4 ? 0 : format == WeightFormat::kQ8 ? 1 : 2;
+}
 LORAMUX_DEVICE std::int64_t PackedGroups(std::int32_t group_shift, std::int64_t k) {
   return (k + (std::int64_t{1} << group_shift) - 1) >> group_shift;
 }
@@ -46,7 +49,7 @@ LORAMUX_DEVICE PackedScale DecodeScale(WeightFormat format, std::uint32_t bits) 
   return {halves.low, format == WeightFormat::kQ4 ? halves.high : 0.0f};
 }
 LORAMUX_DEVICE PackedScale LoadScale(const PackedForm& form, std::int64_t index) {
-  const int shift = ScaleShift(form.format);
+  const int shift = ShiftOfScale(form.format);
   const std::uint8_t* const at = form.scales + (index << shift);
   const std::uint32_t bits = shift == 0   ? Load(at)
                              : shift == 1 ? Load(reinterpret_cast<const std::uint16_t*>(at))
@@ -54,13 +57,16 @@ LORAMUX_DEVICE PackedScale LoadScale(const PackedForm& form, std::int64_t index)
   return DecodeScale(form.format, bits);
 }
 
+template <WeightFormat kFormat>
+inline constexpr int kScaleShift = ScaleShift(kFormat);
 // The same of 16 outputs that lie in shared memory.
 template <WeightFormat kFormat>
 LORAMUX_DEVICE PackedScale SharedScale(const Vec4 (&scales)[4], int row) {
+  constexpr int kShift = kScaleShift<kFormat>;
   const void* const at = &scales[0];
-  return DecodeScale(kFormat, ScaleShift(kFormat) == 0   ? static_cast<const std::uint8_t*>(at)[row]
-                              : ScaleShift(kFormat) == 1 ? static_cast<const std::uint16_t*>(at)[row]
-                                                         : static_cast<const std::uint32_t*>(at)[row]);
+  return DecodeScale(kFormat, kShift == 0   ? static_cast<const std::uint8_t*>(at)[row]
+                              : kShift == 1 ? static_cast<const std::uint16_t*>(at)[row]
+                                            : static_cast<const std::uint32_t*>(at)[row]);
 }
 
 // A whole number below 2^23.
