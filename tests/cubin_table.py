@@ -20,12 +20,13 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TENSOR_CORES = {"LoraShrink", "SkinnyMatMulLora", "ExpertMatMul", "AttentionDecode", "AttentionPrefill"}   # with 16-bit types
 HEAD_DIMS = (32, 64, 96, 128, 256)   # the variants of the attention kernels
-SKINNY_ROWS = (8, 16, 32, 64)        # those of SkinnyMatMulLora
+# Those of SkinnyMatMulLora.
+SKINNY_ROWS = tuple(f"{rows}{bits}" for bits in ("", ", 8 bits", ", 4 bits") for rows in (8, 16, 32, 64))
 KEY_DIMS = (32, 64, 128, 256)        # those of DeltaRule and SelectiveScan
 VARIANTS = {"AttentionDecode": ("head size", HEAD_DIMS), "AttentionPrefill": ("head size", HEAD_DIMS),
             "DeltaRule": ("key size", KEY_DIMS), "SelectiveScan": ("key size", KEY_DIMS),
             "SkinnyMatMulLora": ("rows", SKINNY_ROWS),
-            "ExpertMatMul": ("rows", SKINNY_ROWS + tuple(f"{rows}, MXFP4" for rows in SKINNY_ROWS))}
+            "ExpertMatMul": ("rows", SKINNY_ROWS)}
 
 # What a multiprocessor has (NVIDIA's CUDA C++ Programming Guide, compute capabilities).
 Multiprocessor = collections.namedtuple("Multiprocessor", "registers warps blocks shared_bytes block_shared_bytes")

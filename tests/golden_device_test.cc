@@ -34,12 +34,15 @@ struct Request {
 
 class GoldenDeviceTest : public ::testing::TestWithParam<std::string> {
  protected:
+  virtual golden::GoldenCase Golden() const { return golden::LoadCase(GetParam()); }
+
   void SetUp() override {
-    golden_ = golden::LoadCase(GetParam());
+    golden_ = Golden();
     device_ =
         gpu::OpenDevice("emulated", {.memory = std::int64_t{512} << 20, .batch_invariant = batch_invariant_}).value();
     stream_ = device_->CreateStream().value();
-    auto loaded = DeviceModel::Load(golden_.model_directory, *device_, nullptr, golden_.model->config().added_tokens);
+    auto loaded = DeviceModel::Load(golden_.model_directory, *device_,
+                                    {.added_tokens = golden_.model->config().added_tokens}, nullptr);
     const ModelConfig& config = golden_.model->config();
     if (config.other_heads) {
       ASSERT_FALSE(loaded.ok());
@@ -85,6 +88,21 @@ class GoldenDeviceTest : public ::testing::TestWithParam<std::string> {
     return logits;
   }
 
+  // The errors of the rows of the first step, in ascending order.
+  std::vector<double> ErrorsOf(std::span<const float> logits) const {
+    std::vector<double> errors;
+    for (const Request& request : requests_) {
+      for (std::span<const float> expected = request.run->logits; !expected.empty();) {
+        errors.push_back(RelativeError(logits.first(Vocabulary()), expected.first(Vocabulary())));
+        expected = expected.subspan(Vocabulary());
+        logits = logits.subspan(Vocabulary());
+      }
+    }
+    EXPECT_TRUE(logits.empty());
+    std::ranges::sort(errors);
+    return errors;
+  }
+
   StepResult Compute(const StepForTest<DeviceLoraView>& step) {
     StepResult result;
     const Status done =
@@ -109,17 +127,7 @@ class GoldenDeviceTest : public ::testing::TestWithParam<std::string> {
 
 TEST_P(GoldenDeviceTest, MatchesTransformers) {
   std::vector<float> logits = Step([](const Request& request) { return request.run->num_logit_rows; });
-  std::span<const float> rest = logits;
-  std::vector<double> errors;
-  for (Request& request : requests_) {
-    for (std::span<const float> expected = request.run->logits; !expected.empty();) {
-      errors.push_back(RelativeError(rest.first(Vocabulary()), expected.first(Vocabulary())));
-      expected = expected.subspan(Vocabulary());
-      rest = rest.subspan(Vocabulary());
-    }
-  }
-  ASSERT_TRUE(rest.empty());
-  std::ranges::sort(errors);
+  const std::vector<double> errors = ErrorsOf(logits);
   const double median = errors[errors.size() / 2], largest = errors.back();
   SCOPED_TRACE("median " + std::to_string(median) + ", largest " + std::to_string(largest));
   if (model_->dtype() != DType::kF32) {  // what goes into products is rounded; random weights make the most of it
@@ -272,6 +280,43 @@ INSTANTIATE_TEST_SUITE_P(Models, GoldenDeviceTest, ::testing::ValuesIn(golden::C
 INSTANTIATE_TEST_SUITE_P(Models, GoldenDeviceTestOfHeads, ::testing::ValuesIn(golden::NamesOfCasesWithHeads()),
                          [](const auto& info) { return info.param; });
 
+// ---- quantised models
+
+std::filesystem::path QuantisedModels() {
+  return std::filesystem::path(LORAMUX_SOURCE_DIR) / "tests" / "golden" / "quantised" / "models";
+}
+
+class GoldenDeviceTestOfQuantised : public GoldenDeviceTest {
+ protected:
+  golden::GoldenCase Golden() const override {
+    return golden::LoadCase(QuantisedModels() / GetParam(), {.layers = WeightFormat::kF32});
+  }
+};
+
+// The device keeps their codes. Scales of 16 bits round what is not stored so.
+TEST_P(GoldenDeviceTestOfQuantised, MatchesTransformers) {
+  const std::map<std::string, WeightFormat> formats = {{"awq", WeightFormat::kQ4},
+                                                       {"compressed_int8", WeightFormat::kQ8},
+                                                       {"compressed_mxfp4", WeightFormat::kMx4},
+                                                       {"compressed_nvfp4", WeightFormat::kF32},
+                                                       {"fp8_block", WeightFormat::kF8},
+                                                       {"gptq", WeightFormat::kQ4},
+                                                       {"nf4_nested", WeightFormat::kF32}};
+  const DeviceWeights& weights = model_->weights();
+  for (const DeviceWeights::Layer& layer : weights.layers)
+    for (const DeviceMatrix* matrix : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down})
+      EXPECT_EQ(matrix->format(), formats.at(GetParam()));
+  const bool widened = formats.at(GetParam()) == WeightFormat::kF32;
+  EXPECT_EQ(weights.widened.size(), widened ? 7 * weights.layers.size() : 0u);
+  ASSERT_EQ(model_->dtype(), DType::kF32);  // as lm_head
+  const std::vector<float> logits = Step([](const Request& request) { return request.run->num_logit_rows; });
+  const bool rounds = GetParam() == "awq" || GetParam() == "compressed_int8";
+  EXPECT_LE(ErrorsOf(logits).back(), rounds ? 4e-3 : 2e-5);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, GoldenDeviceTestOfQuantised, ::testing::ValuesIn(golden::CaseNames(QuantisedModels())),
+                         [](const auto& info) { return info.param; });
+
 // ---- the demo model
 
 const std::filesystem::path kDemo = std::filesystem::path(LORAMUX_SOURCE_DIR) / "demo";
@@ -323,6 +368,12 @@ class DemoModelOnDevice : public ::testing::Test {
     }
   }
 
+  // The logits of another model on the device.
+  std::vector<float> LogitsOf(std::unique_ptr<DeviceModel> model) {
+    model_ = std::move(model);
+    return Compute().device;
+  }
+
   DemoLogits Compute() {
     const auto bytes = static_cast<std::int64_t>(layout_.PageBytes()) * num_pages_;
     AlignedBuffer<std::byte> pages(bytes);
@@ -342,7 +393,7 @@ class DemoModelOnDevice : public ::testing::Test {
   std::unique_ptr<Model> host_ = golden::Value(Model::Load(kDemo / "model", {}, nullptr));
   std::unique_ptr<Device> device_ = gpu::OpenDevice("emulated", {}).value();
   std::unique_ptr<DeviceStream> stream_ = device_->CreateStream().value();
-  std::unique_ptr<DeviceModel> model_ = DeviceModel::Load(kDemo / "model", *device_, nullptr).value();
+  std::unique_ptr<DeviceModel> model_ = DeviceModel::Load(kDemo / "model", *device_, {}, nullptr).value();
   KvLayout layout_ = {host_->config().num_layers, host_->config().num_kv_heads, host_->config().head_dim, 16,
                       DType::kBF16};
   DeviceAdaptersForTest on_device_{*device_, *stream_, host_->config()};
@@ -375,6 +426,37 @@ TEST_F(DemoModelOnDevice, IsNearTheCpus) {
   EXPECT_LE(errors[errors.size() / 2], 5e-3);
   EXPECT_LE(errors.back(), 3e-2);
   EXPECT_LE(other * 50, errors.size());
+}
+
+TEST(DemoModelThatDoesNotFit, SaysWhatWould) {
+  const auto device = gpu::OpenDevice("emulated", {.memory = std::int64_t{1} << 20}).value();
+  const auto model = DeviceModel::Load(kDemo / "model", *device, {}, nullptr);
+  ASSERT_FALSE(model.ok());
+  EXPECT_EQ(model.error().code, ErrorCode::kResourceExhausted);
+  EXPECT_THAT(model.error().message, testing::HasSubstr("; --weights q8 takes "));
+}
+
+// While they are read, weights are rounded as on the CPU: what the device reads from files has the bits of what is
+// copied to it.
+TEST_F(DemoModelOnDevice, RoundsWeightsAsTheCpu) {
+  const DemoLogits exact = Compute();
+  for (const WeightFormat format : {WeightFormat::kQ8, WeightFormat::kQ4}) {
+    SCOPED_TRACE(WeightFormatName(format));
+    const WeightOptions options = {.layers = format};
+    const auto host = golden::Value(Model::Load(kDemo / "model", options, nullptr));
+    const std::vector<float> copied = LogitsOf(DeviceModel::Upload(*host, *device_).value());
+    EXPECT_EQ(model_->weights().lm_head.format(), WeightFormat::kQ8);
+    const std::vector<float> read = LogitsOf(DeviceModel::Load(kDemo / "model", *device_, options, nullptr).value());
+    EXPECT_EQ(model_->weights().layers[0].qkv.format(), format);
+    EXPECT_EQ(read, copied);
+    std::vector<double> errors;
+    for (std::size_t first = 0; first < read.size(); first += exact.vocab) {
+      errors.push_back(RelativeError(std::span(read).subspan(first, exact.vocab),
+                                     std::span(exact.host).subspan(first, exact.vocab)));
+    }
+    std::ranges::sort(errors);
+    EXPECT_LE(errors[errors.size() / 2], format == WeightFormat::kQ8 ? 2e-2 : 2e-1);
+  }
 }
 
 }  // namespace

@@ -215,6 +215,17 @@ class CommandLine(unittest.TestCase):
         self.assertEqual(report["parameters"], wanted)
         self.assertLess(report["weight_bytes"], 4 * wanted)
 
+    def test_inspect_says_what_a_model_takes_of_a_gpu(self):
+        report = json.loads(self.run_program("inspect", str(DEMO / "model"), "--devices", "--json").stdout)
+        stored, q8, q4 = (report["device"][name] for name in ("stored", "q8", "q4"))
+        self.assertEqual([fit["format"] for fit in (stored, q8, q4)], ["bf16", "q8", "q4"])
+        self.assertLess(q8["weight_bytes"], 0.6 * stored["weight_bytes"])
+        self.assertLess(q4["weight_bytes"], q8["weight_bytes"])
+        self.assertGreater(q4["activation_bytes"], 0)
+        self.assertIn("emulated", report)
+        refused = json.loads(self.run_program("inspect", str(ROOT / "tests/golden/models/qwen3_5/model"), "--json").stdout)
+        self.assertRegex(refused["device"], "does not compute models of family")
+
     def test_inspect_says_what_else_a_folder_holds(self):
         with tempfile.TemporaryDirectory() as folder:
             top = pathlib.Path(folder)

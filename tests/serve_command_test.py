@@ -293,6 +293,18 @@ class Devices(unittest.TestCase):
         self.assertIn("computing on emulated: ", log)
         self.assertIn("all memory is accounted for", log)
 
+    def test_the_emulated_device_keeps_quantised_weights(self):
+        server = Server("--device", "emulated", "--device-memory", "16MiB", "--host-memory", "8MiB", "--weights", "q8")
+        for model, prompt, answer in serving.questions(1)[:6]:
+            status, body = server.chat(model, prompt)
+            self.assertEqual(status, 200, body)
+            self.assertEqual(body["choices"][0]["message"]["content"], answer, (model, prompt))
+        server.wait_idle()
+        log = server.stop()
+        self.assertRegex(log, "q8")
+        self.assertNotIn("quantised matrices become", log)
+        self.assertIn("all memory is accounted for", log)
+
     def test_the_processor_computes_adapters_that_are_on_their_way_to_the_emulated_device(self):
         # An adapter leaves the device with its last request, so it is cold each time: on disk, then in the host tier.
         server = Server("--device", "emulated", "--device-memory", "16MiB", "--host-memory", "64MiB", "--cache", "s-lora",

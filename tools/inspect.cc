@@ -28,8 +28,10 @@
 #include "formats/model_files.h"
 #include "formats/safetensors.h"
 #include "memory/page_geometry.h"
+#include "model/device_model.h"
 #include "model/model_tensors.h"
 #include "quant/model_source.h"
+#include "schedule/system_spec.h"
 #include "server/completion/adapter_text.h"
 #include "tensor/weight_format.h"
 #include "text/chat_template.h"
@@ -264,6 +266,47 @@ void AddWeights(Report& report, const ModelConfig& config, const ModelSource& so
   Add(report, "memory_bytes", "in memory", bytes, text);
 }
 
+// What it takes of a GPU's memory with batches as `serve` makes them by default.
+void AddFit(Report& report, const ModelConfig& config, const ModelTensors& tensors) {
+  const SystemSpec spec;
+  const DeviceModelLimits limits = {.max_tokens = spec.max_batch_tokens,
+                                    .max_sequences = spec.max_running,
+                                    .max_logit_rows = spec.max_running,
+                                    .max_positions = config.max_position,
+                                    .max_rank = RuntimeOptions().max_lora_rank};
+  ordered_json fits = ordered_json::object();
+  std::string text;
+  for (const std::optional<WeightFormat> as :
+       {std::optional<WeightFormat>(), std::optional(WeightFormat::kQ8), std::optional(WeightFormat::kQ4)}) {
+    const auto fit = DeviceModel::FitOf(config, tensors, {.layers = as}, limits);
+    if (!fit.ok()) return AddText(report, "device", "on a GPU", fit.error().message);
+    const std::string name = as ? WeightFormatName(*as) : "stored";
+    fits[name] = {{"format", WeightFormatName(fit->layers)},
+                  {"weight_bytes", fit->weights},
+                  {"activation_bytes", fit->activations}};
+    text += fmt::format("{}{} ({}{})", text.empty() ? "" : ", ", FormatBytes(fit->weights + fit->activations),
+                        as ? "--weights " : "as stored: ", WeightFormatName(fit->layers));
+  }
+  Add(report, "device", "on a GPU", fits, text + ", beside keys, values and adapters");
+}
+
+// The devices of this machine, and what a model leaves on each GPU.
+void AddDevices(Report& report) {
+  const ordered_json fit = report.back().value;
+  for (ReportLine& line : InspectDevices()) {
+    if (line.key == "kind") continue;
+    if (line.value.contains("compute_capability") && fit.is_object()) {
+      const std::int64_t left = line.value["memory_bytes"].get<std::int64_t>() -
+                                fit["stored"]["weight_bytes"].get<std::int64_t>() -
+                                fit["stored"]["activation_bytes"].get<std::int64_t>();
+      line.value["left_bytes"] = left;
+      line.text += left > 0 ? "; the model leaves " + FormatBytes(left) + " of it"
+                            : "; the model needs " + FormatBytes(-left) + " more";
+    }
+    report.push_back(std::move(line));
+  }
+}
+
 Result<Report> InspectModel(const fs::path& directory) {
   ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(directory));
   ASSIGN_OR_RETURN(const ModelTotals totals, TotalsOf(directory));
@@ -279,6 +322,7 @@ Result<Report> InspectModel(const fs::path& directory) {
   AddCount(report, "files", "files", totals.files);
   AddShapes(report, config);
   AddPages(report, ChoosePageGeometry(config, totals.base_dtype));
+  AddFit(report, config, tensors);
   return report;
 }
 
@@ -473,7 +517,7 @@ bool IsGgufAdapter(const fs::path& path) {
 }
 
 Result<Report> Inspect(const InspectFlags& flags) {
-  if (flags.devices) return InspectDevices();
+  if (flags.devices && flags.directory.empty()) return InspectDevices();
   if (flags.directory.empty()) {
     return InvalidArgument("name a model or an adapter directory, or give --devices", "directory");
   }
@@ -482,7 +526,11 @@ Result<Report> Inspect(const InspectFlags& flags) {
   if (fs::exists(directory / "adapter_config.json", ignored) || IsGgufAdapter(directory))
     return InspectAdapter(directory, flags.base);
   if (IsGgufModel(directory) || fs::exists(directory / "config.json", ignored)) {
-    if (flags.base.empty()) return InspectModel(directory);
+    if (flags.base.empty()) {
+      ASSIGN_OR_RETURN(Report report, InspectModel(directory));
+      if (flags.devices) AddDevices(report);
+      return report;
+    }
     return InvalidArgument("--base is for adapters, but " + directory.string() + " holds a model", "--base");
   }
   const std::string hint = WhatAdapterFolderHolds(directory);
@@ -515,10 +563,10 @@ void AddInspectFlags(CommandLine& line, InspectFlags& flags) {
             .target = &flags.base,
             .unit = "DIR",
             .help = "Check an adapter against this model directory, and print the memory that it takes"});
-  line.Add({.names = "--devices",
-            .target = &flags.devices,
-            .help = "Print what this machine can compute on, and if no GPU, why",
-            .excludes = "directory"});
+  line.Add(
+      {.names = "--devices",
+       .target = &flags.devices,
+       .help = "Print what this machine can compute on, and if no GPU, why; with a model, what it leaves on each GPU"});
   line.Add({.names = "--json", .target = &flags.json, .help = "Print one JSON object, with numbers as numbers"});
 }
 

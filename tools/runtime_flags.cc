@@ -253,13 +253,6 @@ Result<WeightOptions> WeightOptionsOf(const RuntimeFlags& flags) {
   WeightOptions options;
   ASSIGN_OR_RETURN(options.layers, WeightFlag(flags.weights, "--weights"));
   ASSIGN_OR_RETURN(options.embeddings, WeightFlag(flags.embedding_weights, "--embedding-weights"));
-  if (flags.options.device != nullptr && (options.layers || options.embeddings)) {
-    return Unsupported(
-        "--weights: " + flags.options.device->properties().name +
-            " keeps weights in the floats of their file; leave --weights and --embedding-weights out, or "
-            "use --device cpu",
-        "--weights");
-  }
   return options;
 }
 

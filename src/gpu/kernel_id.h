@@ -30,6 +30,7 @@ enum class Kernel : std::uint8_t {
   kLoraShrink,  // kernels/lora.h
   kLoraExpand,
   kSkinnyMatMulLora,  // kernels/skinny.h
+  kWidenPacked,       // kernels/packed.h
   kLoraQkvPost,       // kernels/lora_fused.h
   kLoraGateMul,
   kLoraNormRows,

@@ -25,6 +25,9 @@ float Tolerance(const BaseMatrix& matrix, const float* row, std::int64_t t) {
   constexpr float kRounding = 1.02f;  // most that rounding scales to float16 adds
   // The largest steps are a third of the largest value.
   if (matrix.format == WeightFormat::kMx4) return kRounding * std::max(std::fabs(*low), std::fabs(*high)) / 3;
+  // Half a step of three bits of mantissa, or of the least exponent.
+  if (matrix.format == WeightFormat::kF8)
+    return std::max(std::fabs(row[t]) / 16, std::max(std::fabs(*low), std::fabs(*high)) / (448 * 1024));
   if (matrix.format == WeightFormat::kQ4) return kRounding * (*high - *low) / 15;
   return kRounding * std::max(std::fabs(*low), std::fabs(*high)) / 127 / 2;
 }

@@ -80,7 +80,52 @@ BaseMatrix MatrixOf(const PackedMatrix& matrix) {
           }};
 }
 
+// The tiles that hold rows [first, first + count), and their scales; `form` has their address on the host.
+struct TilesOnHost {
+  std::unique_ptr<Arena> codes, scales;
+  gpu::PackedForm form;
+  std::int64_t code_bytes = 0, scale_bytes = 0;
+};
+Result<TilesOnHost> CopyTiles(const DeviceMatrix& matrix, Device& device, std::int64_t first, std::int64_t count) {
+  const std::int64_t begin = first / gpu::kPackedTile * gpu::kPackedTile;
+  const DeviceMatrix some = matrix.Rows(begin, first + count - begin);
+  TilesOnHost tiles;
+  tiles.form = some.form();
+  tiles.code_bytes = gpu::PackedCodeBytes(tiles.form.format, some.n(), some.k());
+  tiles.scale_bytes = gpu::PackedScaleBytes(tiles.form.format, tiles.form.group_shift, some.n(), some.k());
+  ASSIGN_OR_RETURN(tiles.codes, CopyFromDevice(device, some.data(), static_cast<std::size_t>(tiles.code_bytes)));
+  ASSIGN_OR_RETURN(tiles.scales, CopyFromDevice(device, reinterpret_cast<const std::byte*>(tiles.form.scales),
+                                                static_cast<std::size_t>(tiles.scale_bytes)));
+  tiles.form.scales = reinterpret_cast<const std::uint8_t*>(tiles.scales->base());
+  return tiles;
+}
+
+Status ReadPacked(const DeviceMatrix& matrix, Device& device, std::int64_t first, std::int64_t count, float* rows) {
+  ASSIGN_OR_RETURN(const TilesOnHost tiles, CopyTiles(matrix, device, first, count));
+  for (std::int64_t i = 0; i < count; ++i) {
+    gpu::UnpackTileRow(tiles.form, tiles.codes->base(), first % gpu::kPackedTile + i, matrix.k(),
+                       rows + i * matrix.k());
+  }
+  return Ok{};
+}
+
+Result<MatrixDigest> DigestOfPacked(const DeviceMatrix& matrix, Device& device, std::int64_t first,
+                                    std::int64_t count) {
+  constexpr std::int64_t kRows = 1024;  // at once
+  BytesDigest digest({matrix.k(), static_cast<std::int64_t>(matrix.format()), matrix.form().group_shift,
+                      first % gpu::kPackedTile, count});
+  for (const std::int64_t end = first + count; first < end;) {
+    const std::int64_t rows = std::min(end - first, kRows - first % gpu::kPackedTile);
+    ASSIGN_OR_RETURN(const TilesOnHost tiles, CopyTiles(matrix, device, first, rows));
+    digest.Add(tiles.codes->base(), static_cast<std::size_t>(tiles.code_bytes));
+    digest.Add(tiles.scales->base(), static_cast<std::size_t>(tiles.scale_bytes));
+    first += rows;
+  }
+  return digest.Final();
+}
+
 Result<MatrixDigest> DigestOf(const DeviceMatrix& matrix, Device& device, std::int64_t first, std::int64_t count) {
+  if (matrix.packed()) return DigestOfPacked(matrix, device, first, count);
   constexpr std::size_t kPiece = std::size_t{8} << 20;
   BytesDigest digest({matrix.k(), static_cast<std::int64_t>(matrix.dtype()), count});
   const std::size_t row_bytes = static_cast<std::size_t>(matrix.k()) * DTypeSize(matrix.dtype());
@@ -97,8 +142,9 @@ Result<MatrixDigest> DigestOf(const DeviceMatrix& matrix, Device& device, std::i
 
 BaseMatrix MatrixOf(const DeviceMatrix& matrix, Device& device) {
   return {
-      matrix.n(), matrix.k(), FormatOf(matrix.dtype()),
+      matrix.n(), matrix.k(), matrix.format(),
       [&matrix, &device](std::int64_t first, std::int64_t count, float* rows) {
+        if (matrix.packed()) return ReadPacked(matrix, device, first, count, rows);
         const std::size_t row_bytes = static_cast<std::size_t>(matrix.k()) * DTypeSize(matrix.dtype());
         return ReadFromDevice(device, matrix.data() + static_cast<std::size_t>(first) * row_bytes, matrix.dtype(),
                               count * matrix.k(), rows);

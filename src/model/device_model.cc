@@ -76,6 +76,11 @@ Status CheckSupported(const ModelConfig& config) {
                      "head_dim");
 }
 
+WeightFormat FormatOfLayers(const DeviceWeights& weights) {
+  const DeviceWeights::Layer& layer = weights.layers.front();
+  return layer.down.n() > 0 ? layer.down.format() : layer.expert_down.front().format();
+}
+
 // Tells the pool which rows of logits its segments have, by the block's number in StepOnDevice::blocks.
 void AddLogitRows(const StepRows<DeviceLoraView>& batch, AssistPool& assist) {
   std::int32_t number = 0;
@@ -98,17 +103,17 @@ DeviceModel::DeviceModel(ModelConfig config, DeviceWeights weights, Device& devi
     : device_(device),
       config_(std::move(config)),
       weights_(std::move(weights)),
-      workspace_(std::make_unique<DeviceWorkspace>(device, config_, weights_.dtype)) {}
+      workspace_(std::make_unique<DeviceWorkspace>(device, config_, weights_.dtype, WidenedBytes(weights_))) {}
 
 DeviceModel::~DeviceModel() = default;
 
 Result<std::unique_ptr<DeviceModel>> DeviceModel::Load(const std::filesystem::path& directory, Device& device,
-                                                       const Progress& progress, std::int64_t added_tokens) {
+                                                       const WeightOptions& options, const Progress& progress) {
   ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(directory));
   RETURN_IF_ERROR(CheckSupported(config));
   ASSIGN_OR_RETURN(const std::unique_ptr<ModelSource> source, OpenModelSource(directory));
-  ASSIGN_OR_RETURN(DeviceWeights weights, UploadModelWeights(config, *source, device, progress));
-  config.AddTokens(added_tokens);
+  ASSIGN_OR_RETURN(DeviceWeights weights, UploadModelWeights(config, *source, options, device, progress));
+  config.AddTokens(options.added_tokens);
   return std::make_unique<DeviceModel>(std::move(config), std::move(weights), device);
 }
 
@@ -117,6 +122,17 @@ Result<std::unique_ptr<DeviceModel>> DeviceModel::Upload(const Model& host, Devi
   ASSIGN_OR_RETURN(DeviceWeights weights, UploadModelWeights(host.weights(), device));
   return std::make_unique<DeviceModel>(host.config(), std::move(weights), device);
 }
+
+Result<DeviceModel::Fit> DeviceModel::FitOf(const ModelConfig& config, const ModelTensors& tensors,
+                                            const WeightOptions& options, const DeviceModelLimits& limits) {
+  RETURN_IF_ERROR(CheckSupported(config));
+  const PlannedWeights planned = PlanModelWeights(config, tensors, options);
+  const DeviceWeights& weights = planned.weights;
+  return Fit{planned.bytes, DeviceWorkspace::BytesFor(config, weights.dtype, WidenedBytes(weights), limits),
+             FormatOfLayers(weights)};
+}
+
+WeightFormat DeviceModel::format() const { return FormatOfLayers(weights_); }
 
 std::int64_t DeviceModel::WeightBytes() const { return weights_.arena->size(); }
 

@@ -47,16 +47,27 @@ class DeviceModel {
   // Takes over weights that lie on `device`. Load and Upload make them.
   DeviceModel(ModelConfig config, DeviceWeights weights, Device& device);
   ~DeviceModel();
-  // Reads a Hugging Face directory into device memory. `progress` may be empty; `added_tokens` as in WeightOptions.
+  // Reads a Hugging Face directory into device memory. `progress` may be empty.
   // Errors: those of the files (as Model::Load), and kResourceExhausted if the weights do not fit.
   static Result<std::unique_ptr<DeviceModel>> Load(const std::filesystem::path& directory, Device& device,
-                                                   const Progress& progress, std::int64_t added_tokens = 0);
+                                                   const WeightOptions& options, const Progress& progress);
   // Copies a model of the CPU, for tests and benchmarks. Error (kResourceExhausted): it does not fit.
   static Result<std::unique_ptr<DeviceModel>> Upload(const Model& host, Device& device);
 
+  // What a model takes of a device's memory, by arithmetic: with `tensors` of its files and batches within the limits.
+  struct Fit {
+    std::int64_t weights = 0, activations = 0;
+    WeightFormat layers = WeightFormat::kF32;  // the format of the layers' last product
+  };
+  // Error: a device does not compute the model.
+  static Result<Fit> FitOf(const ModelConfig& config, const ModelTensors& tensors, const WeightOptions& options,
+                           const DeviceModelLimits& limits);
+
   const ModelConfig& config() const { return config_; }
   const DeviceWeights& weights() const { return weights_; }
-  // The type of the weights, and of the inputs of products.
+  // The format of the layers' matrices, as far as one says it.
+  WeightFormat format() const;
+  // The type of the weights that are floats, and of the inputs of products.
   DType dtype() const { return weights_.dtype; }
   // Bytes of device memory.
   std::int64_t WeightBytes() const;

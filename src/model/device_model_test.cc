@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include "model/base_matrix.h"
 #include "model/device_model_world_for_test.h"
 #include "model/step_parts_for_test.h"
 
@@ -184,30 +185,122 @@ INSTANTIATE_TEST_SUITE_P(Kinds, DenseKindTest,
                          [](const auto& info) { return info.param; });
 
 // Each sequence alone, in one piece, gives the bits that it has in the mixed batches of the scenario.
+void ExpectBatchesToChangeNoBits(const ModelWeights& weights, DType dtype) {
+  Twins together(SmallConfig(), weights, dtype, /*batch_invariant=*/true), alone(SmallConfig(), weights, dtype, true);
+  const Scenario scenario(together, dtype), same(alone, dtype);
+  const auto vocab = static_cast<std::size_t>(together.config().vocab_size);
+  std::map<std::size_t, Floats> mixed;
+  for (const std::vector<Part>& parts : scenario.steps) {
+    const Floats logits = together.ForwardOnDevice(parts);
+    std::size_t at = 0;
+    for (const Part& part : parts) {
+      const std::size_t size = static_cast<std::size_t>(part.tokens) * vocab;
+      mixed[part.sequence].insert(mixed[part.sequence].end(), logits.begin() + static_cast<std::ptrdiff_t>(at),
+                                  logits.begin() + static_cast<std::ptrdiff_t>(at + size));
+      at += size;
+    }
+    together.Advance(parts);
+  }
+  for (const auto& [sequence, expected] : mixed) {
+    const Part whole = {sequence, static_cast<std::int64_t>(expected.size() / vocab)};
+    const Floats found = alone.ForwardOnDevice({&whole, 1});
+    EXPECT_TRUE(std::memcmp(found.data(), expected.data(), found.size() * sizeof(float)) == 0)
+        << "sequence " << sequence;
+  }
+}
+
 TEST(DeviceModelBatches, ChangeNoBits) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     SCOPED_TRACE(DTypeName(dtype));
-    Twins together(SmallConfig(), dtype, dtype, /*batch_invariant=*/true), alone(SmallConfig(), dtype, dtype, true);
-    const Scenario scenario(together, dtype), same(alone, dtype);
-    const auto vocab = static_cast<std::size_t>(together.config().vocab_size);
-    std::map<std::size_t, Floats> mixed;
-    for (const std::vector<Part>& parts : scenario.steps) {
-      const Floats logits = together.ForwardOnDevice(parts);
-      std::size_t at = 0;
-      for (const Part& part : parts) {
-        const std::size_t size = static_cast<std::size_t>(part.tokens) * vocab;
-        mixed[part.sequence].insert(mixed[part.sequence].end(), logits.begin() + static_cast<std::ptrdiff_t>(at),
-                                    logits.begin() + static_cast<std::ptrdiff_t>(at + size));
-        at += size;
+    ExpectBatchesToChangeNoBits(RandomWeights(SmallConfig(), dtype), dtype);
+  }
+}
+
+TEST(DeviceModelBatches, ChangeNoBitsOfQuantisedModels) {
+  for (const WeightFormat format : {WeightFormat::kQ8, WeightFormat::kQ4}) {
+    SCOPED_TRACE(WeightFormatName(format));
+    ExpectBatchesToChangeNoBits(RandomWeights(SmallConfig(), format), DType::kBF16);
+  }
+}
+
+// The same values as floats.
+PackedMatrix AsFloats(const PackedMatrix& from, DType dtype) {
+  if (from.n() == 0) return {};
+  PackedMatrix to(from.n(), from.k(), dtype);
+  Floats row(static_cast<std::size_t>(from.k()));
+  std::vector<std::byte> stored(row.size() * DTypeSize(dtype));
+  for (std::int64_t r = 0; r < from.n(); ++r) {
+    from.UnpackRow(r, row.data());
+    for (std::size_t i = 0; i < row.size(); ++i)
+      StoreFromF32(dtype, stored.data(), static_cast<std::int64_t>(i), row[i]);
+    to.PackRows(r, 1, stored.data());
+  }
+  return to;
+}
+
+ModelWeights AsFloats(const ModelWeights& from, DType dtype) {
+  ModelWeights to;
+  to.embedding = AsFloats(from.embedding, DType::kF32);  // rows of it are not rounded
+  to.lm_head = AsFloats(from.lm_head, dtype);
+  to.final_norm = from.final_norm;
+  for (const LayerWeights& w : from.layers) {
+    LayerWeights& layer = to.layers.emplace_back();
+    for (auto matrix : {&LayerWeights::qkv, &LayerWeights::o, &LayerWeights::gate_up, &LayerWeights::down,
+                        &LayerWeights::router, &LayerWeights::shared_gate})
+      layer.*matrix = AsFloats(w.*matrix, dtype);
+    for (auto vector : {&LayerWeights::qkv_bias, &LayerWeights::o_bias, &LayerWeights::gate_up_bias,
+                        &LayerWeights::down_bias, &LayerWeights::router_bias})
+      layer.*vector = w.*vector;
+    for (auto norm : {&LayerWeights::input_norm, &LayerWeights::mlp_norm, &LayerWeights::q_norm, &LayerWeights::k_norm})
+      layer.*norm = w.*norm;
+    for (const PackedMatrix& expert : w.expert_gate_up) layer.expert_gate_up.push_back(AsFloats(expert, dtype));
+    for (const PackedMatrix& expert : w.expert_down) layer.expert_down.push_back(AsFloats(expert, dtype));
+  }
+  return to;
+}
+
+// Few rows multiply the packed bytes, many what they are widened to. The experts' down matrices, of 40 inputs, are
+// widened at once.
+TEST(DeviceModelQuantised, HasTheBitsOfItsFloats) {
+  for (const WeightFormat format : {WeightFormat::kQ8, WeightFormat::kQ4})
+    for (const bool experts : {false, true}) {
+      SCOPED_TRACE(WeightFormatName(format));
+      const ModelConfig config = experts ? SmallConfigWithExperts() : SmallConfig();
+      const ModelWeights weights = RandomWeights(config, format);
+      Twins packed(config, weights, DType::kBF16);
+      Twins floats(config, AsFloats(weights, DType::kBF16), DType::kBF16);
+      const Scenario scenario(packed, DType::kBF16), same(floats, DType::kBF16);
+      EXPECT_EQ(packed.model().weights().layers[0].down.format(), format);
+      EXPECT_EQ(packed.model().dtype(), DType::kBF16);
+      EXPECT_LT(packed.model().WeightBytes(), floats.model().WeightBytes());
+      for (const std::vector<Part>& parts : scenario.steps) {
+        const Floats found = packed.ForwardOnDevice(parts), expected = floats.ForwardOnDevice(parts);
+        ASSERT_EQ(found.size(), expected.size());
+        EXPECT_TRUE(std::memcmp(found.data(), expected.data(), found.size() * sizeof(float)) == 0);
+        packed.Advance(parts);
+        floats.Advance(parts);
       }
-      together.Advance(parts);
     }
-    for (const auto& [sequence, expected] : mixed) {
-      const Part whole = {sequence, static_cast<std::int64_t>(expected.size() / vocab)};
-      const Floats found = alone.ForwardOnDevice({&whole, 1});
-      EXPECT_TRUE(std::memcmp(found.data(), expected.data(), found.size() * sizeof(float)) == 0)
-          << "sequence " << sequence;
-    }
+}
+
+// What adapters are compared with.
+TEST(DeviceModelQuantised, ItsMatricesReadAsTheCpus) {
+  for (const WeightFormat format : {WeightFormat::kQ8, WeightFormat::kQ4}) {
+    const ModelConfig config = SmallConfig();
+    const ModelWeights weights = RandomWeights(config, format);
+    const Model host(config, weights);
+    const auto device = gpu::OpenDevice("emulated", {.memory = std::int64_t{16} << 20}).value();
+    const auto model = DeviceModel::Upload(host, *device).value();
+    const BaseMatrices expected = BaseMatricesOf(host), found = BaseMatricesOf(*model, *device);
+    const BaseMatrix v = expected.linear(1, LoraTarget::kV).value().weight;
+    const BaseMatrix on_device = found.linear(1, LoraTarget::kV).value().weight;
+    EXPECT_EQ(on_device.format, format);
+    Floats a(static_cast<std::size_t>(5 * v.k)), b(a);
+    ASSERT_TRUE(v.read(7, 5, a.data()).ok());
+    ASSERT_TRUE(on_device.read(7, 5, b.data()).ok());
+    EXPECT_EQ(a, b);
+    EXPECT_EQ(on_device.digest(7, 5).value(), on_device.digest(7, 5).value());
+    EXPECT_NE(on_device.digest(7, 5).value(), on_device.digest(8, 5).value());
   }
 }
 

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -58,8 +59,8 @@ inline ModelConfig SmallConfigWithExperts() {
 }
 
 // Random weights with norms and biases that matter.
-inline ModelWeights RandomWeights(const ModelConfig& config, DType dtype) {
-  ModelWeights weights = RandomModelWeights(config, dtype, 1);
+inline ModelWeights RandomWeights(const ModelConfig& config, WeightFormat format) {
+  ModelWeights weights = RandomModelWeights(config, format, 1);
   Prng prng(2);
   const auto shake = [&](std::vector<float>& values) {
     for (float& value : values) value += static_cast<float>(prng.NextDouble() - 0.5);
@@ -72,6 +73,10 @@ inline ModelWeights RandomWeights(const ModelConfig& config, DType dtype) {
   }
   shake(weights.final_norm.weight);
   return weights;
+}
+
+inline ModelWeights RandomWeights(const ModelConfig& config, DType dtype) {
+  return RandomWeights(config, FormatOf(dtype));
 }
 
 // Random pairs for some targets of all layers, and of two thirds of the experts.
@@ -148,9 +153,11 @@ struct Part {
 class Twins {
  public:
   Twins(const ModelConfig& config, DType dtype, DType kv_dtype, bool batch_invariant = false)
+      : Twins(config, RandomWeights(config, dtype), kv_dtype, batch_invariant) {}
+  Twins(const ModelConfig& config, ModelWeights weights, DType kv_dtype, bool batch_invariant = false)
       : config_(config),
         layout_{config.num_layers, config.num_kv_heads, config.head_dim, 8, kv_dtype},
-        host_(config, RandomWeights(config, dtype)),
+        host_(config, std::move(weights)),
         workspace_(config_),
         host_pages_(static_cast<std::int64_t>(layout_.PageBytes()) * kPages),
         rounded_pages_(host_pages_.capacity()) {

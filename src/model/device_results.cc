@@ -37,8 +37,8 @@ std::int64_t SampleBytes(std::int64_t rows, std::int64_t mask_words, std::int64_
 DeviceResults::DeviceResults(Device& device, const ModelConfig& config) : device_(device), config_(config) {}
 
 // Bytes of a step that samples each row, half of them with a mask.
-std::int64_t DeviceResults::BytesFor(std::int64_t logit_rows) const {
-  return SampleBytes(logit_rows, logit_rows / 2 * MaskWords(), 0, 0);
+std::int64_t DeviceResults::BytesFor(const ModelConfig& config, std::int64_t logit_rows) {
+  return SampleBytes(logit_rows, logit_rows / 2 * MaskWords(config), 0, 0);
 }
 
 Status DeviceResults::Reserve(std::int64_t logit_rows, int threads) {
@@ -46,7 +46,7 @@ Status DeviceResults::Reserve(std::int64_t logit_rows, int threads) {
     threads_ = std::make_unique<ThreadPool>(threads);
     scratch_.resize(static_cast<std::size_t>(threads));
   }
-  if (block_.bytes() == 0) RETURN_IF_ERROR(block_.Begin(device_, "what a step samples", BytesFor(logit_rows)));
+  if (block_.bytes() == 0) RETURN_IF_ERROR(block_.Begin(device_, "what a step samples", BytesFor(config_, logit_rows)));
   const std::int64_t bytes =
       std::min(logit_rows, kHostRows) * config_.vocab_size * static_cast<std::int64_t>(sizeof(float));
   if (bytes == 0 || (host_ != nullptr && host_->size() >= bytes)) return Ok{};

@@ -50,7 +50,7 @@ class DeviceResults {
   // Makes room for blocks of up to `logit_rows` rows, and `threads` threads. Error: no memory.
   Status Reserve(std::int64_t logit_rows, int threads);
   // Bytes of device memory that Reserve takes.
-  std::int64_t BytesFor(std::int64_t logit_rows) const;
+  static std::int64_t BytesFor(const ModelConfig& config, std::int64_t logit_rows);
   std::int64_t device_bytes() const { return block_.bytes(); }
   // Makes room for what a step samples and scores, and decides how. The tokens and scores go to `result`. `room`: 0, or
   // the rows that the launches cover, of which there may be fewer; the other arrays then have room for a power of two.
@@ -93,7 +93,8 @@ class DeviceResults {
   void CompleteSamples(DeviceStream& stream);
   void CompleteGreedy(DeviceStream& stream);
   bool Synchronize(DeviceStream& stream);
-  std::int64_t MaskWords() const { return (config_.vocab_size + 31) / 32; }
+  static std::int64_t MaskWords(const ModelConfig& config) { return (config.vocab_size + 31) / 32; }
+  std::int64_t MaskWords() const { return MaskWords(config_); }
 
   Device& device_;
   const ModelConfig& config_;

@@ -7,13 +7,19 @@
 #include <functional>
 #include <initializer_list>
 #include <iterator>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "base/bytes.h"
+#include "base/ceil_divide.h"
 #include "base/check.h"
+#include "kernels/thread_pool.h"
 #include "model/alibi.h"
 #include "model/model_tensors.h"
+#include "quant/quantise.h"
+#include "tensor/group_panel.h"
 #include "tensor/grouped_rows.h"
 #include "tensor/half_float.h"
 #include "tensor/weight_format.h"
@@ -22,27 +28,41 @@ namespace loramux {
 namespace {
 
 constexpr std::int64_t kWeightAlignment = 256;
-constexpr std::int64_t kStagingBytes = std::int64_t{32} << 20;  // bytes of one half
+constexpr std::int64_t kMostWidenedBytes = std::int64_t{32} << 20;  // less than the L2 cache of large devices
+constexpr std::int64_t kStagingBytes = std::int64_t{32} << 20;      // bytes of one half
 
 // Writes rows [first_row, first_row + rows) of a row-major matrix.
 using FillRows = std::function<void(std::int64_t first_row, std::int64_t rows, std::byte* out)>;
+// Gives the same rows in the form that is kept. Called by several threads at once.
+using ReadRows = std::function<GroupedRows(std::int64_t first_row, std::int64_t rows)>;
+
+// How a device keeps a quantised matrix.
+struct KeptForm {
+  WeightFormat format = WeightFormat::kQ8;
+  std::int32_t group_shift = 5;
+};
+
+// The largest groups that the kernels take: powers of two, or whole rows.
+std::int32_t GroupShift(std::int64_t group, std::int64_t columns) {
+  if (group >= columns) return gpu::kWholeRow;
+  return std::countr_zero(static_cast<std::uint64_t>(group));
+}
 
 // Places weights one after the other. The same calls are made twice: first they add up the bytes, then they copy.
 // Copies go through two halves of pinned memory; each half has a stream, so that one is filled while the other is
 // copied.
 class WeightWriter {
  public:
-  explicit WeightWriter(Device& device) : device_(device) {}
-
   // Begins the second pass: takes the memory that the first one asked for.
-  Result<std::unique_ptr<Arena>> BeginCopy() {
+  Result<std::unique_ptr<Arena>> BeginCopy(Device& device) {
     const std::int64_t half = std::max(kStagingBytes, longest_row_);
-    ASSIGN_OR_RETURN(std::unique_ptr<Arena> arena, device_.Allocate("the model's weights", bytes_));
-    ASSIGN_OR_RETURN(staging_, device_.AllocatePinned("the copy of the model's weights", 2 * half));
+    ASSIGN_OR_RETURN(std::unique_ptr<Arena> arena, device.Allocate("the model's weights", bytes_));
+    ASSIGN_OR_RETURN(staging_, device.AllocatePinned("the copy of the model's weights", 2 * half));
     for (std::size_t i = 0; i < halves_.size(); ++i) {
       halves_[i].data = staging_->base() + static_cast<std::int64_t>(i) * half;
-      ASSIGN_OR_RETURN(halves_[i].stream, device_.CreateStream());
+      ASSIGN_OR_RETURN(halves_[i].stream, device.CreateStream());
     }
+    pool_ = std::make_unique<ThreadPool>(AvailableProcessors());
     half_bytes_ = half;
     base_ = arena->base();
     bytes_ = 0;
@@ -62,15 +82,32 @@ class WeightWriter {
     return {to, n, k, dtype};
   }
 
-  // MXFP4: codes, then scales. `fill` writes the codes of rows, or their scales.
-  template <typename FillMx4>
-  DeviceMatrix Mx4(std::int64_t n, std::int64_t k, DType dtype, const FillMx4& fill) {
-    const auto part = [&](bool scales) {
-      return Matrix(n, scales ? k / kWeightGroup : k / 2, DType::kI8,
-                    [&](std::int64_t first, std::int64_t rows, std::byte* out) { fill(scales, first, rows, out); });
+  // Codes, then scales, of tiles; all processors read them.
+  DeviceMatrix Packed(std::int64_t n, std::int64_t k, DType dtype, const KeptForm& kept, const ReadRows& read) {
+    const auto code_bytes = [&](std::int64_t rows) { return gpu::PackedCodeBytes(kept.format, rows, k); };
+    const auto scale_bytes = [&](std::int64_t rows) {
+      return gpu::PackedScaleBytes(kept.format, kept.group_shift, rows, k);
     };
-    const DeviceMatrix codes = part(false), scales = part(true);
-    return {codes.data(), n, k, dtype, reinterpret_cast<const std::uint8_t*>(scales.data())};
+    constexpr std::int64_t kTile = gpu::kPackedTile;
+    longest_row_ = std::max(longest_row_, code_bytes(kTile) + scale_bytes(kTile));
+    std::byte *const codes = Place(code_bytes(n)), *const scales = Place(scale_bytes(n));
+    const gpu::PackedForm form = {reinterpret_cast<const std::uint8_t*>(scales), kept.format, kept.group_shift};
+    if (codes == nullptr) return {nullptr, n, k, dtype, form};
+    const std::int64_t piece = half_bytes_ / (code_bytes(kTile) + scale_bytes(kTile)) * kTile;
+    for (std::int64_t row = 0; row < n; row += piece) {
+      const std::int64_t rows = std::min(piece, n - row);
+      Half* const half = NextHalf();
+      if (half == nullptr) break;
+      std::byte* const half_scales = half->data + code_bytes(rows);
+      pool_->Run(CeilDivide(rows, kTile), [&](std::int64_t tile, int) {
+        const std::int64_t first = tile * kTile, count = std::min(kTile, rows - first);
+        gpu::PackTiles(read(row + first, count), kept.group_shift, half->data + code_bytes(first),
+                       half_scales + scale_bytes(first));
+      });
+      half->stream->CopyToDevice(codes + code_bytes(row), half->data, static_cast<std::size_t>(code_bytes(rows)));
+      half->stream->CopyToDevice(scales + scale_bytes(row), half_scales, static_cast<std::size_t>(scale_bytes(rows)));
+    }
+    return {codes, n, k, dtype, form};
   }
 
   // No vector if there are no values.
@@ -84,10 +121,13 @@ class WeightWriter {
     return {reinterpret_cast<const float*>(to)};
   }
 
+  // What has been placed so far.
+  std::int64_t bytes() const { return bytes_; }
+
   // Waits for all copies. Error: the device is lost.
-  Status Finish() {
+  Status Finish(const Device& device) {
     for (Half& half : halves_) RETURN_IF_ERROR(half.stream->Synchronize());
-    return device_.status();
+    return device.status();
   }
 
  private:
@@ -105,15 +145,20 @@ class WeightWriter {
 
   template <typename Fill>
   void CopyPiece(std::byte* to, std::int64_t bytes, const Fill& fill) {
-    Half& half = halves_[next_];
-    next_ = (next_ + 1) % halves_.size();
-    // Its earlier copy must have read the half. A lost device says so in Finish.
-    if (!half.stream->Synchronize().ok()) return;
-    fill(half.data);
-    half.stream->CopyToDevice(to, half.data, static_cast<std::size_t>(bytes));
+    Half* const half = NextHalf();
+    if (half == nullptr) return;
+    fill(half->data);
+    half->stream->CopyToDevice(to, half->data, static_cast<std::size_t>(bytes));
   }
 
-  Device& device_;
+  // The half whose turn it is, once its earlier copy has read it. Null: the device is lost, which Finish says.
+  Half* NextHalf() {
+    Half& half = halves_[next_];
+    next_ = (next_ + 1) % halves_.size();
+    return half.stream->Synchronize().ok() ? &half : nullptr;
+  }
+
+  std::unique_ptr<ThreadPool> pool_;  // from the second pass on
   std::byte* base_ = nullptr;
   std::int64_t bytes_ = 0, longest_row_ = 0, half_bytes_ = 0;
   std::unique_ptr<Arena> staging_;
@@ -146,22 +191,6 @@ std::vector<DeviceVector> SplitVector(DeviceVector all, std::int64_t values, std
   return split;
 }
 
-// Rows of MXFP4 as the kernels read them: codes of kQ8 become its own, scales the exponent of their float.
-void WriteMx4(const GroupedRows& rows, bool scales, std::byte* out) {
-  for (std::int64_t row = 0; row < rows.rows; ++row) {
-    const std::uint8_t* const codes = rows.CodesOf(row);
-    for (std::int64_t i = 0; !scales && i < rows.columns; i += 2) {
-      const auto code = [&](std::int64_t at) {
-        return std::ranges::find(kMx4Codes, codes[at]) - std::begin(kMx4Codes);
-      };
-      *out++ = static_cast<std::byte>(code(i) | code(i + 1) << 4);
-    }
-    for (std::int64_t g = 0; scales && g < rows.groups(); ++g) {
-      *out++ = static_cast<std::byte>(std::bit_cast<std::uint32_t>(rows.ScalesOf(row)[g]) >> 23);
-    }
-  }
-}
-
 template <typename Norm>
 DeviceWeights::Norm WriteNorm(WeightWriter& writer, const Norm& norm) {
   return {writer.Vector(norm.weight), writer.Vector(norm.bias)};
@@ -172,56 +201,96 @@ DeviceWeights::Norm WriteNorm(WeightWriter& writer, const Norm& norm) {
 // Writes the tensors of a model directory.
 class TensorSource {
  public:
-  TensorSource(const ModelTensors& tensors, std::vector<float> slopes, const Progress& progress)
+  TensorSource(const ModelTensors& tensors, std::vector<float> slopes, const WeightOptions& options,
+               const Progress& progress)
       : tensors_(tensors),
         slopes_(std::move(slopes)),
+        layers_(options.layers),
+        others_(EmbeddingFormat(options)),
         progress_(progress),
         total_(MatrixBytes(tensors)),
-        dtype_(TypeOf(tensors)) {}
+        dtype_(TypeOf()) {}
 
   DeviceWeights Write(WeightWriter& writer, bool report) {
     report_ = report;
+    widened_.clear();
     DeviceWeights w;
     w.dtype = dtype_;
     if (tensors_.embedding.weight != nullptr) {
-      w.embedding = Matrix(writer, {tensors_.embedding}, CommonDType({tensors_.embedding}));
+      const bool floats = others_ && !IsQuantised(*others_);
+      w.embedding =
+          Matrix(writer, {tensors_.embedding}, others_, floats ? DTypeOf(*others_) : CommonDType({tensors_.embedding}));
     }
     for (const LayerTensors& layer : tensors_.layers) w.layers.push_back(WriteLayer(writer, layer));
     w.final_norm = WriteNorm(writer, tensors_.final_norm);
     if (tensors_.positions.weight != nullptr) {
-      w.positions = Matrix(writer, {tensors_.positions}, CommonDType({tensors_.positions}));
+      w.positions = Floats(writer, Span({tensors_.positions}), CommonDType({tensors_.positions}));
     }
     w.embedding_norm = WriteNorm(writer, tensors_.embedding_norm);
     w.slopes = writer.Vector(slopes_);
     if (tensors_.project_in.weight != nullptr) {
-      w.project_in = Matrix(writer, {tensors_.project_in}, dtype_);
-      w.project_out = Matrix(writer, {tensors_.project_out}, dtype_);
+      w.project_in = Matrix(writer, {tensors_.project_in}, layers_, dtype_);
+      w.project_out = Matrix(writer, {tensors_.project_out}, layers_, dtype_);
     }
-    w.lm_head = Matrix(writer, {tensors_.lm_head}, dtype_);
+    w.lm_head = Matrix(writer, {tensors_.lm_head}, others_, dtype_);
     w.generates = tensors_.generates;
+    w.widened = widened_;
     return w;
   }
 
  private:
-  // The one type that the inputs of all products have.
-  static DType TypeOf(const ModelTensors& tensors) {
-    const bool projects = tensors.project_in.weight != nullptr;
-    const DType dtype = projects ? CommonDType({tensors.lm_head, tensors.project_in, tensors.project_out})
-                                 : CommonDType({tensors.lm_head});
-    const auto has = [&](const LinearTensors& linear) {
-      return linear.weight == nullptr || CommonDType({linear}) == dtype;
+  using Linears = std::span<const LinearTensors>;
+  static Linears Span(std::initializer_list<LinearTensors> linears) { return {linears.begin(), linears.size()}; }
+
+  // The form in which a device keeps matrices that share a product; nullopt: floats. `as`: what replaces theirs.
+  // `tiles`: whether each has whole tiles, as experts must.
+  static std::optional<KeptForm> FormOf(Linears linears, std::optional<WeightFormat> as, bool tiles = false) {
+    const std::int64_t columns = linears[0].weight->columns();
+    const auto in_tiles = [](const LinearTensors& linear) { return linear.weight->rows() % gpu::kPackedTile == 0; };
+    if (!gpu::CanPack(columns) || (tiles && !std::ranges::all_of(linears, in_tiles))) return std::nullopt;
+    if (as) return IsQuantised(*as) ? std::optional(KeptForm{*as, 5}) : std::nullopt;
+    std::optional<KeptForm> form;
+    for (const LinearTensors& linear : linears) {
+      const auto kept = linear.weight->kept();
+      if (!kept || (form && form->format != kept->format)) return std::nullopt;
+      const std::int32_t shift = GroupShift(kept->group, columns);
+      form = {kept->format, form ? std::min(form->group_shift, shift) : shift};
+    }
+    return form;
+  }
+
+  // The type of the floats that all products of floats have; bf16 if there are none.
+  DType TypeOf() const {
+    std::optional<DType> dtype;
+    bool same = true;
+    const auto look = [&](Linears linears, std::optional<WeightFormat> as, bool tiles = false) {
+      for (const LinearTensors& linear : linears) {
+        if (linear.weight == nullptr || FormOf({&linear, 1}, as, tiles)) continue;
+        const WeightFormat format = as.value_or(linear.weight->format());
+        if (IsQuantised(format)) continue;  // takes the type of the others
+        same = same && (!dtype || *dtype == DTypeOf(format));
+        dtype = DTypeOf(format);
+      }
     };
-    const auto block_has = [&](const BlockTensors& t) { return has(t.gate) && has(t.up) && has(t.down); };
+    const auto block = [&](const BlockTensors& t, bool tiles) { look(Span({t.gate, t.up, t.down}), layers_, tiles); };
+    look(Span({tensors_.lm_head}), others_);
+    look(Span({tensors_.project_in, tensors_.project_out}), layers_);
+    for (const LayerTensors& t : tensors_.layers) {
+      look(Span({t.q, t.k, t.v, t.o}), layers_);
+      look(Span({t.in_qkv, t.in_z, t.in_all}), layers_);
+      block(t, false);
+      for (const BlockTensors& expert : t.experts) block(expert, true);
+    }
+    if (!same) return DType::kF32;
+    const DType found = dtype.value_or(DType::kBF16);
     // What decides is small, and may be stored wider.
-    const auto fits = [&](const LinearTensors& linear) { return has(linear) || Holds(dtype, *linear.weight); };
-    const auto states_have = [&](const LayerTensors& t) {
-      return has(t.in_qkv) && has(t.in_z) && has(t.in_all) && fits(t.in_b) && fits(t.in_a);
-    };
-    const bool same = std::ranges::all_of(tensors.layers, [&](const LayerTensors& t) {
-      return has(t.q) && has(t.k) && has(t.v) && has(t.o) && states_have(t) && block_has(t) &&
-             std::ranges::all_of(t.experts, block_has) && fits(t.router) && fits(t.shared_gate);
-    });
-    return same ? dtype : DType::kF32;
+    for (const LayerTensors& t : tensors_.layers) {
+      for (const LinearTensors* small : {&t.router, &t.shared_gate, &t.in_b, &t.in_a}) {
+        if (small->weight == nullptr || IsQuantised(small->weight->format())) continue;
+        if (small->weight->format() != FormatOf(found) && !Holds(found, *small->weight)) return DType::kF32;
+      }
+    }
+    return found;
   }
 
   // Whether rounding changes no value.
@@ -241,14 +310,14 @@ class TensorSource {
   DeviceWeights::Layer WriteLayer(WeightWriter& writer, const LayerTensors& t) {
     DeviceWeights::Layer w;
     if (t.rate.empty()) {
-      w.qkv = Matrix(writer, {t.q, t.k, t.v}, dtype_);
+      w.qkv = Matrix(writer, {t.q, t.k, t.v}, layers_, dtype_);
     } else {
       WriteStates(writer, t, w);
     }
-    w.o = Matrix(writer, {t.o}, dtype_);
+    w.o = Matrix(writer, {t.o}, layers_, dtype_);
     if (t.down.weight != nullptr) {
-      w.gate_up = WithGateUp(t, [&](auto linears) { return Matrix(writer, linears, dtype_); });
-      w.down = Matrix(writer, {t.down}, dtype_);
+      w.gate_up = WithGateUp(t, [&](auto linears) { return Matrix(writer, linears, layers_, dtype_); });
+      w.down = Matrix(writer, {t.down}, layers_, dtype_);
       w.gate_up_bias = writer.Vector(WithGateUp(t, StackedBias));
       w.down_bias = writer.Vector(StackedBias({t.down}));
     }
@@ -268,19 +337,20 @@ class TensorSource {
   // What a recurrent layer has in place of queries, keys and values.
   void WriteStates(WeightWriter& writer, const LayerTensors& t, DeviceWeights::Layer& w) {
     if (t.in_all.weight != nullptr) {
-      w.qkv = Matrix(writer, {t.in_all}, dtype_);
+      w.qkv = Matrix(writer, {t.in_all}, layers_, dtype_);
     } else {
-      w.qkv = Matrix(writer, {t.in_qkv, t.in_z}, dtype_);
-      w.state_gates = Matrix(writer, {t.in_b, t.in_a}, dtype_);
+      w.qkv = Matrix(writer, {t.in_qkv, t.in_z}, layers_, dtype_);
+      w.state_gates = Floats(writer, Span({t.in_b, t.in_a}), dtype_);
     }
     w.states = WriteVectors(writer, {t.conv, t.rate, t.dt_bias, t.state_norm, t.conv_bias, t.skip});
   }
 
   void WriteExperts(WeightWriter& writer, const LayerTensors& t, DeviceWeights::Layer& w) {
     const std::size_t count = t.experts.size();
-    w.router = Matrix(writer, {t.router}, dtype_);
+    // As small, and always floats.
+    w.router = Floats(writer, Span({t.router}), dtype_);
     w.router_bias = writer.Vector(t.router.bias);
-    if (t.shared_gate.weight != nullptr) w.shared_gate = Matrix(writer, {t.shared_gate}, dtype_);
+    if (t.shared_gate.weight != nullptr) w.shared_gate = Floats(writer, Span({t.shared_gate}), dtype_);
     std::vector<LinearTensors> gate_up, down;
     std::vector<float> gate_up_bias, down_bias;
     for (const BlockTensors& expert : t.experts) {
@@ -289,34 +359,52 @@ class TensorSource {
       std::ranges::copy(StackedBias({expert.gate, expert.up}), std::back_inserter(gate_up_bias));
       std::ranges::copy(expert.down.bias, std::back_inserter(down_bias));
     }
-    w.expert_gate_up = SplitMatrix(Experts(writer, gate_up), count);
-    w.expert_down = SplitMatrix(Experts(writer, down), count);
+    w.expert_gate_up = SplitMatrix(Matrix(writer, gate_up, layers_, dtype_, true), count);
+    w.expert_down = SplitMatrix(Matrix(writer, down, layers_, dtype_, true), count);
     w.expert_gate_up_bias = SplitVector(writer.Vector(gate_up_bias), w.expert_gate_up[0].n(), count);
     w.expert_down_bias = SplitVector(writer.Vector(down_bias), w.expert_down[0].n(), count);
   }
 
-  // The matrices of all experts: in MXFP4 if all are.
-  DeviceMatrix Experts(WeightWriter& writer, std::span<const LinearTensors> linears) {
-    const bool mx4 = std::ranges::all_of(
-        linears, [](const LinearTensors& linear) { return linear.weight->format() == WeightFormat::kMx4; });
-    if (!mx4) return Matrix(writer, linears, dtype_);
-    return writer.Mx4(RowsOf(linears), linears[0].weight->columns(), dtype_,
-                      [&](bool scales, std::int64_t first_row, std::int64_t rows, std::byte* out) {
-                        ForEachPart(linears, first_row, rows,
-                                    [&](const StoredMatrix& matrix, std::int64_t first, std::int64_t count) {
-                                      WriteMx4(matrix.ReadGroups(first, count), scales, out);
-                                      out += count * matrix.columns() / (scales ? kWeightGroup : 2);
-                                      if (!scales) Report(matrix, count);
-                                    });
-                      });
+  DeviceMatrix Matrix(WeightWriter& writer, std::initializer_list<LinearTensors> linears,
+                      std::optional<WeightFormat> as, DType dtype) {
+    return Matrix(writer, Span(linears), as, dtype);
   }
 
-  DeviceMatrix Matrix(WeightWriter& writer, std::initializer_list<LinearTensors> linears, DType dtype) {
-    return Matrix(writer, std::span(linears.begin(), linears.size()), dtype);
+  // Stacks the weights by output rows, in a quantised form if there is one.
+  DeviceMatrix Matrix(WeightWriter& writer, Linears linears, std::optional<WeightFormat> as, DType dtype,
+                      bool tiles = false) {
+    const std::optional<KeptForm> form = FormOf(linears, as, tiles);
+    if (!form) return Floats(writer, linears, dtype, as);
+    const DeviceMatrix matrix = writer.Packed(
+        RowsOf(linears), linears[0].weight->columns(), dtype_, *form, [&](std::int64_t first_row, std::int64_t rows) {
+          GroupedRows all;
+          ForEachPart(linears, first_row, rows, [&](const StoredMatrix& part, std::int64_t first, std::int64_t count) {
+            GroupedRows some = ReadAs(part, as, form->format, first, count);
+            if (all.codes.empty())
+              all = std::move(some);
+            else
+              all.Append(some);
+          });
+          return all;
+        });
+    for (const LinearTensors& linear : linears) Report(*linear.weight, linear.weight->rows());
+    return matrix;
   }
 
-  // Stacks the weights by output rows.
-  DeviceMatrix Matrix(WeightWriter& writer, std::span<const LinearTensors> linears, DType dtype) {
+  static GroupedRows ReadAs(const StoredMatrix& matrix, std::optional<WeightFormat> as, WeightFormat format,
+                            std::int64_t first, std::int64_t count) {
+    if (!as) return matrix.ReadKept(first, count);
+    if (matrix.format() == format) return matrix.ReadGroups(first, count);
+    std::vector<float> floats(static_cast<std::size_t>(count * matrix.columns()));
+    matrix.ReadFloats(first, count, floats.data());
+    return Quantise(format, floats.data(), count, matrix.columns());
+  }
+
+  DeviceMatrix Floats(WeightWriter& writer, Linears linears, DType dtype, std::optional<WeightFormat> as = {}) {
+    for (const LinearTensors& linear : linears) {
+      const WeightFormat wanted = as.value_or(linear.weight->format());
+      if (IsQuantised(wanted)) widened_.push_back(linear.weight->name());
+    }
     return writer.Matrix(RowsOf(linears), linears[0].weight->columns(), dtype,
                          [&](std::int64_t first_row, std::int64_t rows, std::byte* out) {
                            FillStacked(linears, first_row, rows, dtype, out);
@@ -351,8 +439,9 @@ class TensorSource {
   }
 
   void Report(const StoredMatrix& matrix, std::int64_t rows) {
+    if (!report_) return;
     done_ += matrix.bytes() / matrix.rows() * rows;
-    if (report_ && progress_) progress_(done_, total_);
+    if (progress_) progress_(done_, total_);
   }
 
   // Returns the end of what it wrote.
@@ -375,9 +464,11 @@ class TensorSource {
 
   const ModelTensors& tensors_;
   const std::vector<float> slopes_;
+  const std::optional<WeightFormat> layers_, others_;
   const Progress& progress_;
   const std::int64_t total_;
   const DType dtype_;
+  std::vector<std::string> widened_;
   std::int64_t done_ = 0;
   bool report_ = false;
 };
@@ -392,7 +483,8 @@ class PackedSource {
   DeviceWeights Write(WeightWriter& writer, bool /*report*/) const {
     DeviceWeights w;
     w.dtype = dtype_;
-    if (weights_.embedding.n() > 0) w.embedding = Matrix(writer, weights_.embedding, weights_.embedding.dtype());
+    if (const PackedMatrix& from = weights_.embedding; from.n() > 0)
+      w.embedding = Matrix(writer, from, from.quantised() ? dtype_ : from.dtype());
     for (const LayerWeights& layer : weights_.layers) w.layers.push_back(WriteLayer(writer, layer));
     w.final_norm = WriteNorm(writer, weights_.final_norm);
     if (weights_.positions.n() > 0) w.positions = Matrix(writer, weights_.positions, weights_.positions.dtype());
@@ -408,17 +500,33 @@ class PackedSource {
   }
 
  private:
-  static DType TypeOf(const ModelWeights& weights) {
-    const DType dtype = weights.lm_head.dtype();
-    const bool projects = weights.project_in.n() > 0;
-    if (projects && (weights.project_in.dtype() != dtype || weights.project_out.dtype() != dtype)) return DType::kF32;
-    const bool same = std::ranges::all_of(weights.layers, [&](const LayerWeights& w) {
-      const auto has = [&](const PackedMatrix& matrix) { return matrix.n() == 0 || matrix.dtype() == dtype; };
-      return has(w.qkv) && has(w.state_gates) && has(w.o) && has(w.gate_up) && has(w.down) && has(w.router) &&
-             has(w.shared_gate) && std::ranges::all_of(w.expert_gate_up, has) &&
-             std::ranges::all_of(w.expert_down, has);
+  // Whether the device keeps matrices of equal extents in the one format that all their panels have.
+  static bool Keeps(std::span<const PackedMatrix> all) {
+    return std::ranges::all_of(all, [&](const PackedMatrix& matrix) {
+      if (!IsQuantised(matrix.format()) || !gpu::CanPack(matrix.k())) return false;
+      if (all.size() > 1 && matrix.n() % gpu::kPackedTile != 0) return false;
+      for (std::int64_t panel = 0; panel < matrix.panels(); ++panel)
+        if (matrix.format(panel) != all[0].format()) return false;
+      return true;
     });
-    return same ? dtype : DType::kF32;
+  }
+
+  // The type of the floats; bf16 if there are none.
+  static DType TypeOf(const ModelWeights& weights) {
+    std::optional<DType> dtype;
+    bool same = true;
+    const auto look = [&](const PackedMatrix& matrix) {
+      if (matrix.n() == 0 || matrix.quantised()) return;
+      same = same && (!dtype || *dtype == matrix.dtype());
+      dtype = matrix.dtype();
+    };
+    for (const PackedMatrix* matrix : {&weights.lm_head, &weights.project_in, &weights.project_out}) look(*matrix);
+    for (const LayerWeights& w : weights.layers) {
+      for (const PackedMatrix* matrix : {&w.qkv, &w.state_gates, &w.o, &w.gate_up, &w.down, &w.router, &w.shared_gate})
+        look(*matrix);
+      for (const auto* experts : {&w.expert_gate_up, &w.expert_down}) std::ranges::for_each(*experts, look);
+    }
+    return same ? dtype.value_or(DType::kBF16) : DType::kF32;
   }
 
   DeviceWeights::Layer WriteLayer(WeightWriter& writer, const LayerWeights& from) const {
@@ -469,18 +577,38 @@ class PackedSource {
   // Matrices of equal extents, one after the other.
   static DeviceMatrix Matrix(WeightWriter& writer, std::span<const PackedMatrix> all, DType dtype) {
     const PackedMatrix& from = all[0];
-    std::vector<float> floats(static_cast<std::size_t>(from.k()));
     const std::int64_t n = from.n() * static_cast<std::int64_t>(all.size());
+    if (Keeps(all)) {
+      return writer.Packed(n, from.k(), dtype, {from.format(), 5}, [&](std::int64_t first_row, std::int64_t rows) {
+        GroupedRows groups(from.format(), rows, from.k());
+        for (std::int64_t row = 0; row < rows; ++row) {
+          const std::int64_t at = first_row + row;
+          UnpackGroups(all[static_cast<std::size_t>(at / from.n())], at % from.n(), row, groups);
+        }
+        return groups;
+      });
+    }
+    std::vector<float> floats(static_cast<std::size_t>(from.k()));
     return writer.Matrix(n, from.k(), dtype, [&](std::int64_t first_row, std::int64_t rows, std::byte* out) {
       for (std::int64_t row = 0; row < rows; ++row) {
         const std::int64_t at = first_row + row;
         all[static_cast<std::size_t>(at / from.n())].UnpackRow(at % from.n(), floats.data());
-        // The values have this type already, so nothing is rounded.
+        // The values have this type already, so nothing is rounded; or they are quantised and not kept.
         for (std::int64_t i = 0; i < from.k(); ++i) {
           StoreFromF32(dtype, out, row * from.k() + i, floats[static_cast<std::size_t>(i)]);
         }
       }
     });
+  }
+
+  static void UnpackGroups(const PackedMatrix& from, std::int64_t row, std::int64_t to, GroupedRows& groups) {
+    const std::byte* const panel = from.panel(row / PackedMatrix::kPanel);
+    for (std::int64_t g = 0; g < groups.groups(); ++g) {
+      const OutputGroup group = ReadGroup(from.format(), panel, row % PackedMatrix::kPanel, g);
+      groups.ScalesOf(to)[g] = group.scale;
+      groups.MinimumsOf(to)[g] = group.minimum;
+      std::ranges::copy(group.codes, groups.CodesOf(to) + g * kWeightGroup);
+    }
   }
 
   const ModelWeights& weights_;
@@ -489,11 +617,11 @@ class PackedSource {
 
 template <typename Source>
 Result<DeviceWeights> WriteWeights(Source source, Device& device) {
-  WeightWriter writer(device);
+  WeightWriter writer;
   source.Write(writer, false);
-  ASSIGN_OR_RETURN(std::unique_ptr<Arena> arena, writer.BeginCopy());
+  ASSIGN_OR_RETURN(std::unique_ptr<Arena> arena, writer.BeginCopy(device));
   DeviceWeights weights = source.Write(writer, true);
-  RETURN_IF_ERROR(writer.Finish());
+  RETURN_IF_ERROR(writer.Finish(device));
   weights.arena = std::move(arena);
   return weights;
 }
@@ -501,16 +629,45 @@ Result<DeviceWeights> WriteWeights(Source source, Device& device) {
 }  // namespace
 
 DeviceMatrix DeviceMatrix::Rows(std::int64_t first, std::int64_t rows) const {
-  const std::int64_t values = first * k_;
-  if (data_ == nullptr) return {nullptr, rows, k_, dtype_};
-  if (scales_ == nullptr) return {data_ + values * static_cast<std::int64_t>(DTypeSize(dtype_)), rows, k_, dtype_};
-  return {data_ + values / 2, rows, k_, dtype_, scales_ + values / kWeightGroup};
+  if (data_ == nullptr) return {nullptr, rows, k_, dtype_, form_};
+  if (!packed()) return {data_ + first * k_ * static_cast<std::int64_t>(DTypeSize(dtype_)), rows, k_, dtype_};
+  CHECK_EQ(first % gpu::kPackedTile, 0);
+  gpu::PackedForm form = form_;
+  form.scales += gpu::PackedScaleBytes(form.format, form.group_shift, first, k_);
+  return {data_ + gpu::PackedCodeBytes(form.format, first, k_), rows, k_, dtype_, form};
 }
 
-Result<DeviceWeights> UploadModelWeights(const ModelConfig& config, ModelSource& source, Device& device,
-                                         const Progress& progress) {
+Result<DeviceWeights> UploadModelWeights(const ModelConfig& config, ModelSource& source, const WeightOptions& options,
+                                         Device& device, const Progress& progress) {
   ASSIGN_OR_RETURN(const ModelTensors tensors, FindModelTensors(config, source));
-  return WriteWeights(TensorSource(tensors, AlibiSlopes(config), progress), device);
+  auto weights = WriteWeights(TensorSource(tensors, AlibiSlopes(config), options, progress), device);
+  if (weights.ok() || weights.error().code != ErrorCode::kResourceExhausted || options.layers) return weights;
+  const auto bytes = [&](WeightFormat format) {
+    return FormatBytes(PlanModelWeights(config, tensors, {.layers = format}).bytes);
+  };
+  return ResourceExhausted(weights.error().message + "; --weights q8 takes " + bytes(WeightFormat::kQ8) +
+                               ", --weights q4 " + bytes(WeightFormat::kQ4),
+                           "--weights");
+}
+
+std::int64_t WidenedBytes(const DeviceWeights& weights) {
+  std::int64_t most = 0, tile = 0;
+  const auto look = [&](const DeviceMatrix& matrix) {
+    if (!matrix.packed()) return;
+    const std::int64_t bytes = matrix.k() * gpu::kPackedTile * static_cast<std::int64_t>(DTypeSize(matrix.dtype()));
+    most = std::max(most, CeilDivide(matrix.n(), gpu::kPackedTile) * bytes);
+    tile = std::max(tile, bytes);
+  };
+  for (const DeviceMatrix* matrix : {&weights.lm_head, &weights.project_in, &weights.project_out}) look(*matrix);
+  for (const DeviceWeights::Layer& w : weights.layers)
+    for (const DeviceMatrix* matrix : {&w.qkv, &w.o, &w.gate_up, &w.down}) look(*matrix);
+  return std::max(tile, std::min(most, kMostWidenedBytes));
+}
+
+PlannedWeights PlanModelWeights(const ModelConfig& config, const ModelTensors& tensors, const WeightOptions& options) {
+  WeightWriter writer;
+  DeviceWeights weights = TensorSource(tensors, AlibiSlopes(config), options, {}).Write(writer, false);
+  return {std::move(weights), writer.bytes()};
 }
 
 Result<DeviceWeights> UploadModelWeights(const ModelWeights& weights, Device& device) {

@@ -103,13 +103,30 @@ std::int32_t RankRoom(std::int32_t max_rank, std::int64_t most) {
   return std::min(std::max(power, gpu::kLoraRankTile), static_cast<std::int32_t>(most));
 }
 
+// All that are wanted, or what kAttentionBytes holds, but at least one sequence's.
+std::int64_t ChunksWithin(const ModelConfig& config, std::int64_t wanted, std::int64_t max_positions) {
+  const std::int64_t of_one = CeilDivide(max_positions, gpu::kAttentionChunk);
+  const std::int64_t each = gpu::AttentionPartialFloats(1, config.num_heads, config.head_dim) * kFloat;
+  return std::max(of_one, std::min(wanted, kAttentionBytes / each));
+}
+
+ActivationSizes SizesFor(const ModelConfig& config, std::int64_t widened_bytes, const DeviceModelLimits& limits) {
+  const std::int64_t of_one = CeilDivide(limits.max_positions, gpu::kAttentionChunk);
+  return {.rows = std::max(limits.max_tokens, limits.max_sequences),
+          .logit_rows = std::max(limits.max_logit_rows, std::min(limits.max_tokens, LogitBlock::kMaxScored)),
+          .max_rank = limits.max_rank,
+          .chunks = ChunksWithin(config, of_one * limits.max_sequences, limits.max_positions),
+          .widened = widened_bytes};
+}
+
 }  // namespace
 
 ActivationSizes ActivationSizes::Max(const ActivationSizes& other) const {
   return {.rows = std::max(rows, other.rows),
           .logit_rows = std::max(logit_rows, other.logit_rows),
           .max_rank = std::max(max_rank, other.max_rank),
-          .chunks = std::max(chunks, other.chunks)};
+          .chunks = std::max(chunks, other.chunks),
+          .widened = std::max(widened, other.widened)};
 }
 
 Activations Activations::Place(const ModelConfig& config, DType dtype, const ActivationSizes& sizes, std::byte* base) {
@@ -136,32 +153,25 @@ Activations Activations::Place(const ModelConfig& config, DType dtype, const Act
   if (config.experts) PlaceExperts(config, sizes, place, out);
   out.lora = place.Floats(LoraFloats(config, sizes));
   out.attention = place.Floats(gpu::AttentionPartialFloats(sizes.chunks, config.num_heads, config.head_dim));
+  if (sizes.widened > 0) out.widened = place.Array<std::byte>(sizes.widened);
   out.bytes = place.bytes();
   return out;
 }
 
-DeviceWorkspace::DeviceWorkspace(Device& device, const ModelConfig& config, DType dtype)
-    : step(device, config), results(device, config), device_(device), config_(config), dtype_(dtype) {}
+DeviceWorkspace::DeviceWorkspace(Device& device, const ModelConfig& config, DType dtype, std::int64_t widened_bytes)
+    : step(device, config),
+      results(device, config),
+      device_(device),
+      config_(config),
+      dtype_(dtype),
+      widened_bytes_(widened_bytes) {}
 
-// All that are wanted, or what kAttentionBytes holds, but at least one sequence's.
-std::int64_t DeviceWorkspace::ChunksWithin(std::int64_t wanted, std::int64_t max_positions) const {
-  const std::int64_t of_one = CeilDivide(max_positions, gpu::kAttentionChunk);
-  const std::int64_t each = gpu::AttentionPartialFloats(1, config_.num_heads, config_.head_dim) * kFloat;
-  return std::max(of_one, std::min(wanted, kAttentionBytes / each));
-}
-
-ActivationSizes DeviceWorkspace::SizesFor(const DeviceModelLimits& limits) const {
-  const std::int64_t of_one = CeilDivide(limits.max_positions, gpu::kAttentionChunk);
-  return {.rows = std::max(limits.max_tokens, limits.max_sequences),
-          .logit_rows = std::max(limits.max_logit_rows, std::min(limits.max_tokens, LogitBlock::kMaxScored)),
-          .max_rank = limits.max_rank,
-          .chunks = ChunksWithin(of_one * limits.max_sequences, limits.max_positions)};
-}
-
-std::int64_t DeviceWorkspace::BytesFor(const DeviceModelLimits& of) const {
+std::int64_t DeviceWorkspace::BytesFor(const ModelConfig& config, DType dtype, std::int64_t widened_bytes,
+                                       const DeviceModelLimits& of) {
   const DeviceModelLimits limits = Widened(of);
-  return Activations::Place(config_, dtype_, SizesFor(limits), nullptr).bytes + MostCounts(limits).Bytes(config_) +
-         results.BytesFor(SizesFor(limits).logit_rows);
+  const ActivationSizes sizes = SizesFor(config, widened_bytes, limits);
+  return Activations::Place(config, dtype, sizes, nullptr).bytes + MostCounts(limits).Bytes(config) +
+         DeviceResults::BytesFor(config, sizes.logit_rows);
 }
 
 Status DeviceWorkspace::Reserve(const DeviceModelLimits& limits) {
@@ -181,7 +191,7 @@ Status DeviceWorkspace::Reserve(const DeviceModelLimits& limits) {
                                        : std::string("not even batches of one token fit")));
   }
   const DeviceModelLimits wide = Widened(limits);
-  RETURN_IF_ERROR(Grow(sizes_.Max(SizesFor(wide))));
+  RETURN_IF_ERROR(Grow(sizes_.Max(SizesFor(config_, widened_bytes_, wide))));
   RETURN_IF_ERROR(step.Reserve(MostCounts(wide), limits.max_positions));
   return results.Reserve(sizes_.logit_rows, limits.threads);
 }
@@ -211,7 +221,8 @@ Status DeviceWorkspace::Prepare(const KvLayout& layout, StepResult& result, Step
   for (const StepSequence& sequence : batch.step->sequences) {
     if (sequence.tokens.size == 1) chunks += sequence.position / gpu::kAttentionChunk + 1;
   }
-  sizes.chunks = ChunksWithin(chunks, batch.max_positions);
+  sizes.chunks = ChunksWithin(config_, chunks, batch.max_positions);
+  sizes.widened = widened_bytes_;
   RETURN_IF_ERROR(Grow(sizes_.Max(sizes)));
   RETURN_IF_ERROR(results.Reserve(sizes_.logit_rows, 1));
   if (room != nullptr && room->max_rank > 0) room->max_rank = RankRoom(room->max_rank, sizes_.max_rank);

@@ -26,7 +26,8 @@ struct ActivationSizes {
   std::int64_t rows = 0;        // rows of a batch
   std::int64_t logit_rows = 0;  // rows of a block of logits
   std::int64_t max_rank = 0;
-  std::int64_t chunks = 0;  // gpu::DecodeChunks of one launch
+  std::int64_t chunks = 0;   // gpu::DecodeChunks of one launch
+  std::int64_t widened = 0;  // bytes
 
   // The larger of each.
   ActivationSizes Max(const ActivationSizes& other) const;
@@ -38,6 +39,7 @@ struct Activations {
   ForwardBuffers<GpuRows> rows;
   float* lora = nullptr;       // partial sums of gpu::LoraShrink
   float* attention = nullptr;  // partial results of gpu::AttentionDecode
+  void* widened = nullptr;     // outputs of a quantised matrix in floats
   gpu::ExpertLists experts = {};
   std::int64_t bytes = 0;
 
@@ -48,13 +50,15 @@ struct Activations {
 // The memory of batches on a device. It grows to the largest batch; then nothing allocates.
 class DeviceWorkspace {
  public:
-  // Takes no memory yet. The device and the configuration outlive it.
-  DeviceWorkspace(Device& device, const ModelConfig& config, DType dtype);
+  // Takes no memory yet. The device and the configuration outlive it. `widened_bytes`: what products of many rows
+  // widen quantised weights into; 0: there are none.
+  DeviceWorkspace(Device& device, const ModelConfig& config, DType dtype, std::int64_t widened_bytes = 0);
 
   // As DeviceModel::Reserve.
   Status Reserve(const DeviceModelLimits& limits);
-  // Bytes of device memory that Reserve would take.
-  std::int64_t BytesFor(const DeviceModelLimits& limits) const;
+  // Bytes of device memory that Reserve of such a workspace takes.
+  static std::int64_t BytesFor(const ModelConfig& config, DType dtype, std::int64_t widened_bytes,
+                               const DeviceModelLimits& limits);
   std::int64_t bytes() const { return activations_.bytes + step.device_bytes() + results.device_bytes(); }
 
   // Makes room for `batch` and its `result`, and writes the step. `room`: null, or what the launches of a batch of
@@ -67,6 +71,7 @@ class DeviceWorkspace {
   std::uint64_t generation() const { return generation_ + step.generation() + results.generation(); }
 
   const Activations& activations() const { return activations_; }
+  std::int64_t widened_bytes() const { return sizes_.widened; }
 
   StepRows<DeviceLoraView> batch;
   StepUpload step;
@@ -74,12 +79,14 @@ class DeviceWorkspace {
 
  private:
   Status Grow(const ActivationSizes& sizes);
-  ActivationSizes SizesFor(const DeviceModelLimits& limits) const;
-  std::int64_t ChunksWithin(std::int64_t wanted, std::int64_t max_positions) const;
+  std::int64_t BytesFor(const DeviceModelLimits& limits) const {
+    return BytesFor(config_, dtype_, widened_bytes_, limits);
+  }
 
   Device& device_;
   const ModelConfig& config_;
   DType dtype_;
+  const std::int64_t widened_bytes_;
   ActivationSizes sizes_;
   std::unique_ptr<Arena> arena_;
   std::uint64_t generation_ = 0;  // number of times that the activations were allocated

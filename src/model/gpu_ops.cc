@@ -9,6 +9,7 @@
 #include "gpu/kernels/lora.h"
 #include "gpu/kernels/lora_fused.h"
 #include "gpu/kernels/own_rows.h"
+#include "gpu/kernels/packed.h"
 #include "gpu/kernels/qkv_post.h"
 #include "model/lora_view.h"
 
@@ -70,6 +71,33 @@ void LaunchExpertLora(const GpuForward& f, const ModelConfig& config, const Acti
   gpu::LoraExpand(f.stream, expand);
 }
 
+// The product of quantised weights with any number of rows, in the one order that few rows have.
+void MultiplyInParts(const GpuForward& f, gpu::SkinnyMatMulLoraArguments part) {
+  const std::int32_t rows = part.max_rows;
+  const auto x_bytes = part.lora.x_stride * static_cast<std::int64_t>(DTypeSize(f.dtype));
+  for (part.max_rows = gpu::kSkinnyRows; part.first_row < rows; part.first_row += gpu::kSkinnyRows) {
+    gpu::SkinnyMatMulLora(f.stream, f.dtype, f.device.multiprocessors, part);
+    part.lora.x = static_cast<const std::byte*>(part.lora.x) + gpu::kSkinnyRows * x_bytes;
+    part.y += gpu::kSkinnyRows * part.y_stride;
+  }
+}
+
+// The product of weights that are widened first, as many outputs at once as `bytes` at `widened` hold.
+void MultiplyWidened(const GpuForward& f, const DeviceMatrix& w, void* widened, std::int64_t bytes,
+                     DenseProduct product) {
+  const auto row_bytes = w.k() * static_cast<std::int64_t>(DTypeSize(w.dtype()));
+  const std::int64_t piece = bytes / (row_bytes * gpu::kPackedTile) * gpu::kPackedTile;
+  CHECK_GT(piece, 0);
+  product.w = widened;
+  for (std::int64_t first = 0; first < w.n(); first += piece) {
+    product.n = std::min(piece, w.n() - first);
+    gpu::WidenPacked(f.stream, w.dtype(), {w.data(), w.form(), w.k(), first, product.n, widened});
+    f.stream.Multiply(product);
+    if (product.bias != nullptr) product.bias += piece;
+    product.y += piece;
+  }
+}
+
 gpu::PagesOnDevice PagesAt(const DevicePlace& place) {
   return {.base = place.arena.base,
           .page_stride = static_cast<std::int64_t>(place.arena.page_stride),
@@ -93,14 +121,15 @@ std::int32_t QueryStride(const ModelConfig& config) {
 ForwardBuffers<GpuRows> GpuOps::Begin(const StepRows<DeviceLoraView>& /*batch*/) { return b_; }
 
 void GpuOps::EmbedRows(const Matrix& table, Rows hidden) {
-  gpu::EmbedRows(f_.stream, table.dtype(), step_.max_rows,
+  gpu::EmbedRows(f_.stream, table.packed() ? DType::kF32 : table.dtype(), step_.max_rows,
                  {.table = table.data(),
                   .tokens = step_.tokens,
                   .rows = step_.rows,
                   .hidden = hidden.wide,
                   .width = config_.EmbeddingSize(),
                   .hidden_stride = hidden.stride,
-                  .table_rows = config_.BaseTokens()});
+                  .table_rows = config_.BaseTokens(),
+                  .form = table.form()});
 }
 
 void GpuOps::EmbedOwnRows(Rows hidden) {
@@ -231,27 +260,32 @@ void GpuOps::MatMul(Rows x, std::int64_t /*rows*/, const Matrix& w, const Vector
   const std::int64_t rows = of_logits ? block_->max_rows : step_.max_rows;
   CHECK(w.dtype() == f_.dtype);
   if (f_.assist != nullptr) SendActivations(x, y);
-  if (rows <= gpu::MostSkinnyRows(f_.device) && gpu::IsSkinny(w.dtype(), rows, w.k())) {
-    product_ = {.lora = {.x = x.low, .x_stride = x.stride, .in = w.k()},
-                .w = w.data(),
-                .n = w.n(),
-                .bias = bias.data,
-                .y = y.wide,
-                .y_stride = y.stride,
-                .rows = of_logits ? block_->rows : step_.rows,
-                .max_rows = static_cast<std::int32_t>(rows)};
+  const gpu::SkinnyMatMulLoraArguments few = {.lora = {.x = x.low, .x_stride = x.stride, .in = w.k()},
+                                              .w = w.data(),
+                                              .form = w.form(),
+                                              .n = w.n(),
+                                              .bias = bias.data,
+                                              .y = y.wide,
+                                              .y_stride = y.stride,
+                                              .rows = of_logits ? block_->rows : step_.rows,
+                                              .max_rows = static_cast<std::int32_t>(rows)};
+  if (rows <= gpu::MostSkinnyRows(f_.device, w.packed()) && gpu::IsSkinny(w.dtype(), rows, w.k())) {
+    product_ = few;
     return;
   }
-  f_.stream.Multiply({.dtype = w.dtype(),
-                      .m = rows,
-                      .n = w.n(),
-                      .k = w.k(),
-                      .x = x.low,
-                      .x_stride = x.stride,
-                      .w = w.data(),
-                      .bias = bias.data,
-                      .y = y.wide,
-                      .y_stride = y.stride});
+  const DenseProduct many = {.dtype = w.dtype(),
+                             .m = rows,
+                             .n = w.n(),
+                             .k = w.k(),
+                             .x = x.low,
+                             .x_stride = x.stride,
+                             .w = w.data(),
+                             .bias = bias.data,
+                             .y = y.wide,
+                             .y_stride = y.stride};
+  if (!w.packed()) return f_.stream.Multiply(many);
+  if (f_.device.batch_invariant) return MultiplyInParts(f_, few);
+  MultiplyWidened(f_, w, w_.activations().widened, w_.widened_bytes(), many);
 }
 
 void GpuOps::FlushProduct() {
@@ -535,7 +569,7 @@ void GpuOps::ExpertLinear(std::int64_t layer, Rows x, const std::vector<Matrix>&
        .x_stride = x.stride,
        .k = first.k(),
        .w = first.data(),
-       .scales = first.scales(),
+       .form = first.form(),
        .bias = bias.empty() ? nullptr : bias.front().data,
        .n = first.n(),
        .y = y.wide,

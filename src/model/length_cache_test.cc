@@ -155,7 +155,7 @@ TEST_F(LengthCacheTest, TheDigestOfAMatrixIsThatOfItsWeights) {
 
 TEST_F(LengthCacheTest, TheDigestsOfADeviceAreThoseOfItsWeights) {
   const auto device = gpu::OpenDevice("emulated", {}).value();
-  const auto on_device = DeviceModel::Load(kCase / "model", *device, nullptr).value();
+  const auto on_device = DeviceModel::Load(kCase / "model", *device, {}, nullptr).value();
   const BaseMatrices base = BaseMatricesOf(*on_device, *device);
   LengthCache cache(Folder());
   for (const std::int64_t found : {std::int64_t{0}, modules_}) {

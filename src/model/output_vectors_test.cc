@@ -85,7 +85,7 @@ TEST(OutputVectors, AreThoseOfTheWeightsAsServed) {
 TEST(OutputVectors, AreTheSameOfADevice) {
   const auto host = Model::Load(kCase / "model", {}, nullptr).value();
   const auto device = gpu::OpenDevice("emulated", {}).value();
-  const auto model = DeviceModel::Load(kCase / "model", *device, nullptr).value();
+  const auto model = DeviceModel::Load(kCase / "model", *device, {}, nullptr).value();
   const BaseMatrices base = BaseMatricesOf(*model, *device);
   for (const char* name : {"dora_r4", "dora_bias", "bias_all"}) {
     EXPECT_EQ(ExpectRight(base, host->config(), name), ExpectRight(BaseMatricesOf(*host), host->config(), name));

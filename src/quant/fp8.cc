@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -57,6 +58,30 @@ class Fp8Matrix : public StoredMatrix {
         }
       }
     }
+  }
+
+  std::optional<Kept> kept() const override {
+    const std::int64_t block = std::min(tensors_.block_columns, columns());
+    if (tensors_.inverse || (block % kWeightGroup != 0 && block < columns())) return std::nullopt;
+    return Kept{WeightFormat::kF8, block};
+  }
+
+  GroupedRows ReadKept(std::int64_t first, std::int64_t count) const override {
+    const std::int64_t block = tensors_.block_columns, blocks = (columns() + block - 1) / block;
+    GroupedRows out(WeightFormat::kF8, count, columns());
+    for (std::int64_t r = 0; r < count; ++r) {
+      std::memcpy(out.CodesOf(r), tensors_.weight->data.data() + (first + r) * columns(),
+                  static_cast<std::size_t>(columns()));
+      for (std::int64_t g = 0; g < out.groups(); ++g) {
+        float& scale = out.ScalesOf(r)[g];
+        scale = tensors_.ScaleOf((first + r) / tensors_.block_rows * blocks + g * kWeightGroup / block);
+        // What a device would read as a number is none.
+        const std::uint8_t* const codes = out.CodesOf(r) + g * kWeightGroup;
+        if (std::any_of(codes, codes + kWeightGroup, [](std::uint8_t code) { return (code & 0x7f) == 0x7f; }))
+          scale = std::numeric_limits<float>::quiet_NaN();
+      }
+    }
+    return out;
   }
 
   GroupedRows ReadGroups(std::int64_t first, std::int64_t count) const override {

@@ -231,6 +231,9 @@ class GgufMatrix : public StoredMatrix {
 
   std::int64_t bytes() const override { return static_cast<std::int64_t>(tensor_.data.size()); }
   WeightFormat format() const override { return FormatOfType(tensor_.type->id); }
+  std::optional<Kept> kept() const override {
+    return HoldsGroups(tensor_.type->id) ? std::optional(Kept{format()}) : std::nullopt;
+  }
 
   void ReadFloats(std::int64_t first, std::int64_t count, float* out) const override {
     for (std::int64_t i = 0; i < count; ++i) {

@@ -60,6 +60,11 @@ WeightFormat IntegerMatrix::format() const {
   return layout_.bits == 4 && fits_ ? WeightFormat::kQ4 : WeightFormat::kQ8;
 }
 
+std::optional<StoredMatrix::Kept> IntegerMatrix::kept() const {
+  if (!fits_) return std::nullopt;
+  return Kept{format(), layout_.order.empty() ? std::min(layout_.group_size, columns()) : kWeightGroup};
+}
+
 void IntegerMatrix::ReadFloats(std::int64_t first, std::int64_t count, float* out) const {
   std::vector<std::uint8_t> codes(static_cast<std::size_t>(count * columns()));
   ReadCodes(first, count, codes.data());

@@ -28,6 +28,7 @@ class IntegerMatrix : public StoredMatrix {
  public:
   std::int64_t bytes() const override { return layout_.bytes; }
   WeightFormat format() const override;
+  std::optional<Kept> kept() const override;
   void ReadFloats(std::int64_t first, std::int64_t count, float* out) const override;
   GroupedRows ReadGroups(std::int64_t first, std::int64_t count) const override;
 

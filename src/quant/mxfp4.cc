@@ -16,6 +16,7 @@ class Mxfp4Matrix : public StoredMatrix {
 
   std::int64_t bytes() const override { return static_cast<std::int64_t>(blocks_.data.size() + scales_.data.size()); }
   WeightFormat format() const override { return WeightFormat::kMx4; }
+  std::optional<Kept> kept() const override { return Kept{format()}; }
 
   void ReadFloats(std::int64_t first, std::int64_t count, float* out) const override {
     for (std::int64_t i = 0; i < count; ++i) ReadGroups(first + i, 1).ReadRow(0, out + i * columns());

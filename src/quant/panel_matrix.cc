@@ -21,6 +21,7 @@ class PanelMatrix : public StoredMatrix {
 
   std::int64_t bytes() const override { return static_cast<std::int64_t>(tensor_.data.size()); }
   WeightFormat format() const override { return format_; }
+  std::optional<Kept> kept() const override { return Kept{format_}; }
 
   void ReadFloats(std::int64_t first, std::int64_t count, float* out) const override {
     for (std::int64_t row = first; row < first + count; ++row, out += columns()) {

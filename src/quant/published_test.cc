@@ -52,6 +52,33 @@ Result<std::unique_ptr<ModelSource>> OpenLayer(const fs::path& directory) {
   return MakePublishedSource(std::make_shared<const TensorFile>(std::move(file)), std::move(parsed));
 }
 
+// What a device keeps with the integers and floats as they are stored; 0: as floats. All other formats it keeps.
+const std::map<std::string, std::int64_t> kGroups = {{"gptq_act_order", 0},
+                                                     {"gptq_8_asymmetric", 0},
+                                                     {"compressed_int4_in_bytes_asymmetric", 0},
+                                                     {"compressed_int8_asymmetric", 0},
+                                                     {"fp8_inverse_tensor", 0},
+                                                     {"fp8_inverse_rows", 0},
+                                                     {"fp8_inverse_block", 0},
+                                                     {"nf4", 0},
+                                                     {"nf4_odd", 0},
+                                                     {"nf4_nested", 0},
+                                                     {"fp4", 0},
+                                                     {"compressed_nvfp4", 0},
+                                                     {"modelopt_nvfp4", 0},
+                                                     {"modelopt_fp8", 96},
+                                                     {"modelopt_fp8_rows", 96},
+                                                     {"gptq_asymmetric", 96},
+                                                     {"compressed_int4_channel", 96},
+                                                     {"compressed_int8", 96},
+                                                     {"compressed_int8_tensor", 96},
+                                                     {"compressed_fp8", 96},
+                                                     {"compressed_fp8_tensor", 96},
+                                                     {"fp8_rows", 96},
+                                                     {"llm_int8", 96},
+                                                     {"compressed_fp8_block", 64},
+                                                     {"fp8_block", 64}};
+
 class PublishedLayer : public testing::TestWithParam<std::string> {
  protected:
   PublishedLayer()
@@ -127,6 +154,33 @@ TEST_P(PublishedLayer, GroupsHoldTheValues) {
     // Code and zero point have at most 16 steps each, half of which may be above the largest value.
     const float bound = rounded ? largest * (0.5f / 127 + 2 * kHalf) : largest * 4 * kHalf + 1e-7f;
     ASSERT_NEAR(row[column], values_[i], bound) << "element " << i;
+  }
+}
+
+TEST_P(PublishedLayer, WhatADeviceKeepsIsWhatIsStored) {
+  const auto named = kGroups.find(GetParam());
+  const std::int64_t group = named == kGroups.end() ? kWeightGroup : named->second;
+  const auto kept = matrix_->kept();
+  ASSERT_EQ(kept.has_value(), group != 0);
+  if (!kept) return;
+  EXPECT_EQ(kept->group, group);
+  EXPECT_EQ(kept->format == WeightFormat::kF8, GetParam().find("fp8") != std::string::npos);
+  const GroupedRows rows = matrix_->ReadKept(0, rows_);
+  ASSERT_EQ(rows.format, kept->format);
+  std::vector<float> row(static_cast<std::size_t>(columns_));
+  for (std::int64_t r = 0; r < rows_; ++r) {
+    rows.ReadRow(r, row.data());
+    for (std::int64_t t = 0; t < columns_; ++t) {
+      const auto i = static_cast<std::size_t>(r * columns_ + t);
+      // Scales and minima in 16 bits.
+      const float most = rows.format == WeightFormat::kF8 ? 0 : LargestAround(i) / 512;
+      ASSERT_NEAR(row[static_cast<std::size_t>(t)], values_[i], most) << "row " << r << ", input " << t;
+    }
+    for (std::int64_t g = 1; g < rows.groups(); ++g) {
+      if (g * kWeightGroup % kept->group == 0) continue;
+      ASSERT_EQ(rows.ScalesOf(r)[g], rows.ScalesOf(r)[g - 1]);
+      ASSERT_EQ(rows.MinimumsOf(r)[g], rows.MinimumsOf(r)[g - 1]);
+    }
   }
 }
 

@@ -83,16 +83,11 @@ class RowsMatrix : public StoredMatrix {
     });
   }
   GroupedRows ReadGroups(std::int64_t first, std::int64_t count) const override {
-    GroupedRows all;
-    ForEachRun(first, count, [&](std::int64_t row, std::int64_t rows) {
-      GroupedRows some = whole_->ReadGroups(row, rows);
-      if (all.codes.empty()) {
-        all = std::move(some);
-      } else {
-        all.Append(some);
-      }
-    });
-    return all;
+    return Gather(first, count, &StoredMatrix::ReadGroups);
+  }
+  std::optional<Kept> kept() const override { return whole_->kept(); }
+  GroupedRows ReadKept(std::int64_t first, std::int64_t count) const override {
+    return Gather(first, count, &StoredMatrix::ReadKept);
   }
   // Empty also if they do not follow each other.
   std::span<const std::byte> Raw(std::int64_t first, std::int64_t count) const override {
@@ -104,6 +99,19 @@ class RowsMatrix : public StoredMatrix {
   }
 
  private:
+  GroupedRows Gather(std::int64_t first, std::int64_t count,
+                     GroupedRows (StoredMatrix::*read)(std::int64_t, std::int64_t) const) const {
+    GroupedRows all;
+    ForEachRun(first, count, [&](std::int64_t row, std::int64_t rows) {
+      GroupedRows some = (*whole_.*read)(row, rows);
+      if (all.codes.empty()) {
+        all = std::move(some);
+      } else {
+        all.Append(some);
+      }
+    });
+    return all;
+  }
   // Calls fn(first row, count) for rows of the whole that follow each other.
   template <typename F>
   void ForEachRun(std::int64_t first, std::int64_t count, const F& fn) const {
@@ -139,7 +147,20 @@ class ColumnsMatrix : public StoredMatrix {
     for (std::int64_t row = 0; row < count; ++row) Order(stored.data() + row * columns(), size_, out + row * columns());
   }
   GroupedRows ReadGroups(std::int64_t first, std::int64_t count) const override {
-    const GroupedRows stored = whole_->ReadGroups(first, count);
+    return Reordered(whole_->ReadGroups(first, count), count);
+  }
+  // Blocks of columns that are no neighbours any more have their own scales.
+  std::optional<Kept> kept() const override {
+    std::optional<Kept> kept = whole_->kept();
+    if (kept && kept->group < columns()) kept->group = kWeightGroup;
+    return kept;
+  }
+  GroupedRows ReadKept(std::int64_t first, std::int64_t count) const override {
+    return Reordered(whole_->ReadKept(first, count), count);
+  }
+
+ private:
+  GroupedRows Reordered(const GroupedRows& stored, std::int64_t count) const {
     GroupedRows out = stored;
     for (std::int64_t row = 0; row < count; ++row) {
       Order(stored.CodesOf(row), size_, out.CodesOf(row));
@@ -148,8 +169,6 @@ class ColumnsMatrix : public StoredMatrix {
     }
     return out;
   }
-
- private:
   // Copies one row whose blocks have `size` elements.
   template <typename T>
   void Order(const T* from, std::int64_t size, T* to) const {

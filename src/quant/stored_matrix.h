@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -38,6 +39,15 @@ class StoredMatrix {
   virtual void ReadFloats(std::int64_t first, std::int64_t count, float* out) const = 0;
   // The same rows as groups of format(). REQUIRES: IsQuantised(format()).
   virtual GroupedRows ReadGroups(std::int64_t first, std::int64_t count) const = 0;
+  // The form that a device can keep with the values as they are stored, and how many neighbouring inputs share a scale:
+  // a multiple of kWeightGroup, or all. nullopt: there is none, such as for floats.
+  struct Kept {
+    WeightFormat format = WeightFormat::kQ8;
+    std::int64_t group = kWeightGroup;
+  };
+  virtual std::optional<Kept> kept() const { return std::nullopt; }
+  // The rows as groups of kept()->format. REQUIRES: kept().
+  virtual GroupedRows ReadKept(std::int64_t first, std::int64_t count) const { return ReadGroups(first, count); }
   // The rows as they lie in the file, row-major in DTypeOf(format()); empty unless they lie there so.
   virtual std::span<const std::byte> Raw(std::int64_t /*first*/, std::int64_t /*count*/) const { return {}; }
   // The whole matrix in the panels of tensor/group_panel.h, 64-byte aligned; empty unless it lies in the file so.

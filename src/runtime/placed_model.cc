@@ -4,7 +4,10 @@
 #include <string>
 #include <utility>
 
+#include <spdlog/spdlog.h>
+
 #include "base/bytes.h"
+#include "base/message.h"
 #include "runtime/device_transfer.h"
 #include "runtime/gpu_executor.h"
 
@@ -17,6 +20,20 @@ std::int64_t ReserveOf(const Device& device) {
   return std::clamp<std::int64_t>(device.properties().memory / 50, std::int64_t{256} << 20, std::int64_t{1} << 30);
 }
 
+// What the files have quantised and the device cannot keep so.
+void LogWidened(const DeviceWeights& weights) {
+  if (weights.widened.empty()) return;
+  std::string names;
+  constexpr std::size_t kMost = 3;
+  for (std::size_t i = 0; i < std::min(kMost, weights.widened.size()); ++i)
+    names += (i > 0 ? ", " : "") + Quote(weights.widened[i]);
+  if (weights.widened.size() > kMost) names += ", ...";
+  spdlog::info(
+      "{} quantised matrices become {} on the device ({}): it does not keep their form, or what shares a product with "
+      "them has another; --weights q8 or q4 rounds all to one",
+      weights.widened.size(), WeightFormatName(FormatOf(weights.dtype)), names);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<PlacedModel>> PlacedModel::Load(const std::filesystem::path& directory,
@@ -27,8 +44,8 @@ Result<std::unique_ptr<PlacedModel>> PlacedModel::Load(const std::filesystem::pa
   if (placed->device_ == nullptr) {
     ASSIGN_OR_RETURN(placed->host_, Model::Load(directory, weights, progress));
   } else {
-    ASSIGN_OR_RETURN(placed->on_device_,
-                     DeviceModel::Load(directory, *placed->device_, progress, weights.added_tokens));
+    ASSIGN_OR_RETURN(placed->on_device_, DeviceModel::Load(directory, *placed->device_, weights, progress));
+    LogWidened(placed->on_device_->weights());
   }
   return placed;
 }
@@ -52,7 +69,7 @@ DType PlacedModel::dtype() const {
 }
 
 WeightFormat PlacedModel::format() const {
-  if (device_ != nullptr) return FormatOf(on_device_->dtype());
+  if (device_ != nullptr) return on_device_->format();
   const LayerWeights& layer = host_->weights().layers.front();
   return layer.down.n() > 0 ? layer.down.format() : layer.expert_down.front().format();
 }

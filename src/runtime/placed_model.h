@@ -36,8 +36,7 @@ struct TransferOptions {
 class PlacedModel {
  public:
   // Reads a Hugging Face directory, into `device` unless it is null (the CPU). `progress` may be empty. Errors: those
-  // of the files; kResourceExhausted: the weights do not fit the device. REQUIRES: a device keeps the weights in
-  // floats, so `weights` names no other format.
+  // of the files; kResourceExhausted: the weights do not fit the device.
   static Result<std::unique_ptr<PlacedModel>> Load(const std::filesystem::path& directory,
                                                    std::shared_ptr<Device> device, const WeightOptions& weights,
                                                    const Progress& progress);

@@ -1,6 +1,7 @@
 #include "tensor/grouped_rows.h"
 
 #include "base/check.h"
+#include "tensor/half_float.h"
 
 namespace loramux {
 
@@ -27,6 +28,10 @@ void GroupedRows::Append(const GroupedRows& other) {
 void GroupedRows::ReadRow(std::int64_t row, float* out) const {
   const std::uint8_t* code = CodesOf(row);
   const float *scale = ScalesOf(row), *minimum = MinimumsOf(row);
+  if (format == WeightFormat::kF8) {
+    for (std::int64_t t = 0; t < columns; ++t) out[t] = scale[t / kWeightGroup] * F8E4M3ToF32(code[t]);
+    return;
+  }
   const bool symmetric = IsCentred(format);
   for (std::int64_t t = 0; t < columns; ++t) {
     const std::int64_t group = t / kWeightGroup;

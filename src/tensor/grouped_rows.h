@@ -11,7 +11,7 @@ namespace loramux {
 
 // Rows of integers in groups of kWeightGroup: value = scale * code + minimum. The last group of a row is filled with
 // codes of any value if `columns` is not a multiple of the group. In kQ8 the minimum is -128 * scale, so zero has the
-// code 128; kMx4 has the codes of kQ8 here that stand for its own.
+// code 128; kMx4 has the codes of kQ8 here that stand for its own. kF8: value = scale * the float that a code is.
 struct GroupedRows {
   WeightFormat format = WeightFormat::kQ8;
   std::int64_t rows = 0, columns = 0;

@@ -12,6 +12,7 @@ constexpr WeightFormat kFormats[] = {WeightFormat::kF32, WeightFormat::kBF16, We
 constexpr std::size_t kQ8GroupBytes = kWeightGroup + 2;
 constexpr std::size_t kQ4GroupBytes = kWeightGroup / 2 + 2 + 2;
 constexpr std::size_t kMx4GroupBytes = kWeightGroup / 2 + 2;
+constexpr std::size_t kF8GroupBytes = kWeightGroup + 4;
 
 }  // namespace
 
@@ -31,6 +32,7 @@ std::size_t WeightRowBytes(WeightFormat format, std::int64_t k) {
   if (format == WeightFormat::kQ8) return static_cast<std::size_t>(WeightGroups(k)) * kQ8GroupBytes;
   if (format == WeightFormat::kQ4) return static_cast<std::size_t>(WeightGroups(k)) * kQ4GroupBytes;
   if (format == WeightFormat::kMx4) return static_cast<std::size_t>(WeightGroups(k)) * kMx4GroupBytes;
+  if (format == WeightFormat::kF8) return static_cast<std::size_t>(WeightGroups(k)) * kF8GroupBytes;
   return static_cast<std::size_t>(k) * DTypeSize(DTypeOf(format));
 }
 
@@ -48,6 +50,8 @@ const char* WeightFormatName(WeightFormat format) {
       return "q4";
     case WeightFormat::kMx4:
       return "mxfp4";
+    case WeightFormat::kF8:
+      return "fp8";
   }
   return "";
 }

@@ -15,7 +15,8 @@ namespace loramux {
 //   kQ4  4 bits, a float16 scale and a float16 minimum: value = scale * code + minimum
 //   kMx4 4 bits and a float16 scale: value = scale * (kMx4Codes[code] - 128). MXFP4's floats of 4 bits, twice as large,
 //        with half their scale
-enum class WeightFormat : std::uint8_t { kF32, kBF16, kF16, kQ8, kQ4, kMx4 };
+//   kF8  8 bits, a float8_e4m3fn, and a float32 scale: value = scale * code. On devices alone
+enum class WeightFormat : std::uint8_t { kF32, kBF16, kF16, kQ8, kQ4, kMx4, kF8 };
 
 // The inputs that share a scale. The last group of an output may have fewer.
 inline constexpr std::int64_t kWeightGroup = 32;

@@ -22,8 +22,10 @@ from compressed_tensors.compressors.mxfp4 import MXFP4PackedCompressor
 from compressed_tensors.compressors.mxfp8 import MXFP8QuantizationCompressor
 from compressed_tensors.compressors.naive_quantized import NaiveQuantizationCompressor
 from compressed_tensors.compressors.nvfp4 import NVFP4PackedCompressor
+from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
 from compressed_tensors.compressors.pack_quantized import PackedQuantizationCompressor
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+from compressed_tensors.quantization.lifecycle.forward import dequantize
 from compressed_tensors.quantization.quant_scheme import preset_name_to_scheme
 from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
 from safetensors.torch import load_file, save_file
@@ -151,6 +153,10 @@ def compressed(weight, scheme, format, dtype=torch.float32):
     compressor = COMPRESSORS.get(format, NaiveQuantizationCompressor)
     stored = compressor.compress(state, scheme)
     as_floats = {k: v.float() if k == "weight_scale" and v.dtype != torch.uint8 else v for k, v in stored.items()}
+    if whole:  # as in float32: the library's `decompress` rounds scales to bfloat16
+        codes = unpack_fp4_from_uint8(stored["weight_packed"], *weight.shape, dtype=torch.float32)
+        return stored, dequantize(x_q=codes, scale=as_floats["weight_scale"], args=args, dtype=torch.float32, **{
+            "global_scale": whole["weight_global_scale"]})
     return stored, compressor.decompress(as_floats, scheme)["weight"].float()
 
 
@@ -302,7 +308,8 @@ def make_layers(names):
 
 def model_cases():
     cases = layer_cases()
-    return {name: cases[name] for name in ("gptq", "compressed_int8", "compressed_mxfp4", "compressed_nvfp4", "nf4_nested")}
+    return {name: cases[name] for name in ("gptq", "awq", "compressed_int8", "compressed_mxfp4", "compressed_nvfp4", "fp8_block",
+                                           "nf4_nested")}
 
 
 def make_model(name, config, quantise):

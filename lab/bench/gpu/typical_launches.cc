@@ -13,6 +13,7 @@
 #include "gpu/kernels/lora.h"
 #include "gpu/kernels/lora_fused.h"
 #include "gpu/kernels/own_rows.h"
+#include "gpu/kernels/packed.h"
 #include "gpu/kernels/qkv_post.h"
 #include "gpu/kernels/read_all.h"
 #include "gpu/kernels/sampling.h"
@@ -91,24 +92,21 @@ void PrintLora(PrintingStream& stream, DType dtype) {
   SkinnyMatMulLoraArguments skinny = {};
   skinny.lora = shrink;
   skinny.n = kHidden;
-  for (const std::int32_t rows : {8, 16, 32, 64}) {
-    skinny.max_rows = rows;
-    SkinnyMatMulLora(stream, dtype, 132, skinny);
-    ++stream.variant;
-  }
-  stream.variant = 0;
   ExpertMatMulArguments experts = {};
   experts.k = experts.n = kHidden;
-  for (const bool mx4 : {false, true}) {
-    constexpr std::uint8_t kScale = 0;
-    experts.scales = mx4 ? &kScale : nullptr;
+  constexpr std::uint8_t kScale = 0;
+  for (const PackedForm& form :
+       {PackedForm(), PackedForm{&kScale, WeightFormat::kQ8, 5}, PackedForm{&kScale, WeightFormat::kQ4, 5}}) {
+    skinny.form = experts.form = form;
     for (const std::int32_t rows : {8, 16, 32, 64}) {
-      experts.max_rows = rows;
+      skinny.max_rows = experts.max_rows = rows;
+      SkinnyMatMulLora(stream, dtype, 132, skinny);
       ExpertMatMul(stream, dtype, 132, kRows, experts);
       ++stream.variant;
     }
   }
   stream.variant = 0;
+  WidenPacked(stream, dtype, {nullptr, experts.form, kHidden, 0, kHidden, nullptr});
   SendActivationsArguments send = {};
   send.work.max_pieces = 1;
   send.in = kHidden;

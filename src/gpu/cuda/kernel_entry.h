@@ -11,7 +11,7 @@
 
 namespace loramux::gpu {
 
-inline constexpr int kMaxVariants = 8;
+inline constexpr int kMaxVariants = 12;
 
 // One instance of a kernel.
 struct KernelEntry {

@@ -9,17 +9,20 @@
 #include "formats/operation_forms.h"
 #include "gpu/device.h"
 #include "gpu/kernels/own_rows.h"
+#include "gpu/kernels/packed.h"
 
 namespace loramux::gpu {
 
-// hidden[i, :] = table[tokens[i], :], or the last row for tokens beyond the table. Instance: the type of the table.
+// hidden[i, :] = table[tokens[i], :], or the last row for tokens beyond the table. Instance: the type of the table; f32
+// if it is quantised.
 struct EmbedRowsArguments {
-  const void* table;           // [table_rows, width]
+  const void* table;           // [table_rows, width], or the codes of `form`
   const std::int32_t* tokens;  // [rows]
   const std::int32_t* rows;
   float* hidden;  // [rows, width]
   std::int64_t width, hidden_stride;
   std::int64_t table_rows;
+  PackedForm form = {};
 };
 void EmbedRows(DeviceStream& stream, DType dtype, std::int64_t max_rows, const EmbedRowsArguments& arguments);
 

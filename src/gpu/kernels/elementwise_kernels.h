@@ -6,6 +6,7 @@
 
 #include "gpu/kernel_api.h"
 #include "gpu/kernels/elementwise.h"
+#include "gpu/kernels/packed_kernel.h"
 #include "gpu/kernels/tanh.h"
 
 namespace loramux::gpu {
@@ -94,7 +95,10 @@ struct EmbedRowsKernel {
     const std::int64_t row = BlockX(), column = ColumnOfThread();
     const std::int64_t token = Load(a.tokens + row), from = token < a.table_rows ? token : a.table_rows - 1;
     float values[kGroup];
-    LoadGroup<T>({static_cast<const T*>(a.table), a.width}, from, column, a.width, values);
+    if (a.form.scales != nullptr)
+      LoadEight(a.form, a.table, a.width, from, column, values);
+    else
+      LoadGroup<T>({static_cast<const T*>(a.table), a.width}, from, column, a.width, values);
     StoreGroup<float>({a.hidden, a.hidden_stride}, row, column, a.width, values);
   }
 };

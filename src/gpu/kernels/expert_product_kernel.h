@@ -9,24 +9,20 @@
 
 namespace loramux::gpu {
 
-// Grid: blocks that share the outputs of a tile; tiles. The variants of the second half have weights in 4 bits.
+// Grid: blocks that share the outputs of a tile; tiles. Variants as those of SkinnyMatMulLora.
 template <typename T>
 struct ExpertMatMulKernel {
   using Arguments = ExpertMatMulArguments;
   static constexpr int kThreads = 32 * kLoraWarps;
   static constexpr int kMinBlocks = 2;
-  static constexpr int kVariants = 2 * kSkinnyVariants;
-  static constexpr int MinBlocks(int variant) { return kSkinnyExtents<T>[variant % kSkinnyVariants].blocks; }
+  static constexpr int kVariants = SkinnyMatMulLoraKernel<T>::kVariants;
+  static constexpr int MinBlocks(int variant) { return SkinnyMatMulLoraKernel<T>::MinBlocks(variant); }
   static int VariantOf(const Arguments& a) {
-    return SkinnyVariant(a.max_rows) + (a.scales != nullptr ? kSkinnyVariants : 0);
+    return SkinnyVariant(a.max_rows) + SkinnyFormOf(a.form) * kSkinnyVariants;
   }
 
-  template <int kVariant>
-  using Product = SkinnyProduct<T, kVariant % kSkinnyVariants, (kVariant >= kSkinnyVariants)>;
-
   LORAMUX_DEVICE static void Run(const Arguments& a) {
-    if (a.scales != nullptr) return RunOf<kSkinnyVariants>(a);
-    RunOf<0>(a);
+    RunVariantOf<kVariants>(VariantOf(a), [&](auto variant) { RunVariant<decltype(variant)::value>(a); });
   }
 
   template <int kVariant>
@@ -43,30 +39,16 @@ struct ExpertMatMulKernel {
     if (a.bias != nullptr) of_tile.bias = a.bias + expert * a.n;
     of_tile.y = a.y + first * a.y_stride;
     of_tile.y_stride = a.y_stride;
-    const std::int64_t weights = expert * a.n * a.k;
     const std::int32_t rows = Load(&tile->rows);
     if constexpr (kVariant >= kSkinnyVariants) {
-      of_tile.w = static_cast<const std::uint8_t*>(a.w) + weights / 2;
-      Product<kVariant>(of_tile, rows, a.scales + weights / kMx4Group).Run();
+      of_tile.form = a.form;
+      of_tile.w = static_cast<const std::uint8_t*>(a.w) + PackedOffset(a.form.format, a.k, expert * a.n, 0);
+      const std::int64_t scale = PackedScaleIndex(a.form.group_shift, a.k, expert * a.n, 0);
+      of_tile.form.scales += scale << ShiftOfScale(a.form.format);
     } else {
-      of_tile.w = static_cast<const T*>(a.w) + weights;
-      Product<kVariant>(of_tile, rows).Run();
+      of_tile.w = static_cast<const T*>(a.w) + expert * a.n * a.k;
     }
-  }
-
- private:
-  template <int kFirst>
-  LORAMUX_DEVICE static void RunOf(const Arguments& a) {
-    switch (SkinnyVariant(a.max_rows)) {
-      case 0:
-        return RunVariant<kFirst>(a);
-      case 1:
-        return RunVariant<kFirst + 1>(a);
-      case 2:
-        return RunVariant<kFirst + 2>(a);
-      default:
-        return RunVariant<kFirst + 3>(a);
-    }
+    RunSkinnyProduct<T, kVariant>(of_tile, rows);
   }
 };
 

@@ -1,6 +1,8 @@
 #include "gpu/kernels/experts.h"
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include "base/ceil_divide.h"
 #include "base/check.h"
@@ -14,11 +16,12 @@ namespace {
 template <typename T>
 void LaunchProduct(DeviceStream& stream, DType dtype, int multiprocessors, std::int64_t max_tiles,
                    const ExpertMatMulArguments& arguments) {
-  constexpr std::size_t kSharedBytes[kSkinnyVariants] = {
-      sizeof(typename SkinnyProduct<T, 0>::Memory), sizeof(typename SkinnyProduct<T, 1>::Memory),
-      sizeof(typename SkinnyProduct<T, 2>::Memory), sizeof(typename SkinnyProduct<T, 3>::Memory)};
-  const int variant = SkinnyVariant(arguments.max_rows);
-  const SkinnyExtent& extent = kSkinnyExtents<T>[variant];
+  constexpr auto kSharedBytes = []<int... kAll>(std::integer_sequence<int, kAll...>) {
+    return std::array{sizeof(typename SkinnyProductOf<T, kAll>::Memory)...};
+  }
+  (std::make_integer_sequence<int, ExpertMatMulKernel<T>::kVariants>());
+  const auto variant = static_cast<std::size_t>(ExpertMatMulKernel<T>::VariantOf(arguments));
+  const SkinnyExtent& extent = kSkinnyExtents<T>[SkinnyVariant(arguments.max_rows)];
   const std::int64_t units = CeilDivide(arguments.n, static_cast<std::int64_t>(16 * extent.tiles));
   // Twice what the device holds at once: tiles that do not exist leave at once.
   const std::int64_t resident = 2 * static_cast<std::int64_t>(std::max(1, multiprocessors)) * extent.blocks;
@@ -69,7 +72,7 @@ void ExpertMatMul(DeviceStream& stream, DType dtype, int multiprocessors, std::i
   CHECK_EQ(reinterpret_cast<std::uintptr_t>(arguments.x) % 16, 0u);
   CHECK_EQ(reinterpret_cast<std::uintptr_t>(arguments.w) % 16, 0u);
   CHECK_EQ(arguments.x_stride % 8, 0);
-  CHECK(arguments.scales == nullptr || arguments.k % kMx4Group == 0);
+  CHECK(arguments.form.scales == nullptr || (CanPack(arguments.k) && arguments.n % kPackedTile == 0));
   if (max_tiles == 0) return;
   switch (dtype) {
     case DType::kF32:

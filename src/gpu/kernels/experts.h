@@ -14,6 +14,7 @@
 #include "formats/routing.h"
 #include "gpu/device.h"
 #include "gpu/kernels/lora.h"
+#include "gpu/kernels/packed.h"
 
 namespace loramux::gpu {
 
@@ -79,16 +80,16 @@ struct ListChosenArguments {
 };
 void ListChosen(DeviceStream& stream, const ListChosenArguments& arguments);
 
-// y[p, :] = x[p, :] W_e^T + bias_e for the places p of each expert e. Instance: the type of x, and of w if it has no
-// scales. The weights of an expert are read once for each of its tiles, those without places not at all. Sums are f32;
+// y[p, :] = x[p, :] W_e^T + bias_e for the places p of each expert e. Instance: the type of x, and of w if it has
+// floats. The weights of an expert are read once for each of its tiles, those without places not at all. Sums are f32;
 // k is divided among the threads in one way, so a row's bits depend on itself alone.
 // REQUIRES: IsSkinny(dtype, max_rows, k); x and w are 16-byte aligned, x_stride is a multiple of 8.
 struct ExpertMatMulArguments {
   const void* x;  // [places, k]
   std::int64_t x_stride, k;
-  const void* w;               // [experts, n, k], contiguous; with scales in 4 bits, MXFP4's codes
-  const std::uint8_t* scales;  // null, or [experts, n, k / 32]: exponents of halved scales (Mx4Scale)
-  const float* bias;           // [experts, n], or null
+  const void* w;  // [experts, n, k], contiguous; or the codes of `form`, of which n is then a multiple of kPackedTile
+  PackedForm form;
+  const float* bias;  // [experts, n], or null
   std::int64_t n;
   float* y;  // [places, n]
   std::int64_t y_stride;

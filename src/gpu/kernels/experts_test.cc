@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,7 +19,7 @@
 #include "gpu/device_arrays_for_test.h"
 #include "gpu/device_for_test.h"
 #include "gpu/emulated/emulated_device.h"
-#include "gpu/kernels/mx4.h"
+#include "gpu/kernels/packed_for_test.h"
 #include "gpu/kernels/skinny.h"
 #include "tensor/half_float.h"
 
@@ -254,30 +255,35 @@ TEST(ListChosen, ListsTheItemsOfAdapters) {
   }
 }
 
-// The matrices of a layer's experts, in a type or in MXFP4.
+constexpr const PackedKind* kForms[] = {nullptr, &kPackedKinds[2], &kPackedKinds[0], &kPackedKinds[1]};
+static_assert(kPackedKinds[2].format == WeightFormat::kMx4);
+
+std::string NameOf(DType dtype, const PackedKind* kind) {
+  return std::string(DTypeName(dtype)) + (kind == nullptr ? "" : ", " + kind->Name());
+}
+
+// The matrices of a layer's experts, in a type or quantised.
 struct Experts {
   std::int64_t count, n, k;
   std::vector<float> w, bias;
   std::vector<std::byte> bytes;
-  std::vector<std::uint8_t> scales;  // scales of MXFP4; else empty
+  std::optional<PackedForTest> packed;
 
-  Experts(DType dtype, bool mx4, std::int64_t experts, std::int64_t outputs, std::int64_t inputs, Prng& random)
+  Experts(DType dtype, const PackedKind* kind, std::int64_t experts, std::int64_t outputs, std::int64_t inputs,
+          Prng& random)
       : count(experts), n(outputs), k(inputs), bias(Random(experts * outputs, random)) {
-    if (!mx4) {
+    if (kind == nullptr) {
       w = Random(count * n * k, random);
       bytes = Stored(dtype, w);
       return;
     }
-    bytes.resize(Size(count * n * k / 2));
-    w.resize(Size(count * n * k));
-    for (std::int64_t g = 0; g < count * n * k / kMx4Group; ++g) {
-      scales.push_back(static_cast<std::uint8_t>(120 + random.NextDouble() * 6));
-      for (std::int64_t i = g * kMx4Group; i < (g + 1) * kMx4Group; ++i) {
-        constexpr float kTwice[] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-        const auto code = static_cast<unsigned>(random.NextDouble() * 16);
-        bytes[Size(i / 2)] |= static_cast<std::byte>(code << (i % 2 * 4));
-        w[Size(i)] = std::ldexp(kTwice[code], scales.back() - 127);
-      }
+    packed.emplace(*kind, count * n, k, random);
+    bytes = packed->codes;
+    w = packed->Floats();
+    for (float& value : w) {
+      std::byte rounded[4];
+      StoreFromF32(dtype, rounded, 0, value);
+      value = LoadAsF32(dtype, rounded, 0);
     }
   }
 };
@@ -297,7 +303,7 @@ Product Multiply(DeviceArrays& arrays, DType dtype, const Experts& experts, cons
   a.x_stride = experts.k;
   a.k = experts.k;
   a.w = arrays.Upload(experts.bytes);
-  if (!experts.scales.empty()) a.scales = arrays.Upload(experts.scales);
+  if (experts.packed) a.form = experts.packed->Upload(arrays);
   if (with_bias) a.bias = arrays.Upload(experts.bias);
   a.n = experts.n;
   a.y = arrays.Upload(std::vector<float>(Size(lists.most.places * out.stride), std::nanf("")));
@@ -305,7 +311,7 @@ Product Multiply(DeviceArrays& arrays, DType dtype, const Experts& experts, cons
   a.tiles = lists.lists.tiles;
   a.tile_count = lists.lists.totals;
   a.max_rows = max_rows;
-  if (before) before(a.w, a.scales);
+  if (before) before(a.w, a.form.scales);
   ExpertMatMul(arrays.stream(), dtype, multiprocessors, lists.most.tiles, a);
   arrays.Synchronize();
   out.y = arrays.Download(a.y, Size(lists.most.places * out.stride));
@@ -340,15 +346,16 @@ void ExpectProduct(const Experts& experts, const Lists& lists, const std::vector
 TEST(ExpertMatMul, EveryTypeSizeAndNumberOfRows) {
   Prng random(5);
   for (const DType dtype : kTypes)
-    for (const bool mx4 : {false, true})
-      for (const auto& [rows, k, n] : std::vector<std::array<std::int64_t, 3>>{
+    for (const PackedKind* const kind : kForms)
+      for (const auto& [rows, k, odd] : std::vector<std::array<std::int64_t, 3>>{
                {1, 64, 17}, {7, 96, 33}, {20, 160, 16}, {50, 32, 40}, {200, 64, 24}}) {
-        SCOPED_TRACE(std::string(DTypeName(dtype)) + (mx4 ? " mx4 " : " ") + std::to_string(rows) + " rows");
+        SCOPED_TRACE(NameOf(dtype, kind) + ", " + std::to_string(rows) + " rows");
+        const std::int64_t n = kind == nullptr ? odd : (odd + 15) / 16 * 16;
         DeviceArrays arrays(DeviceForTest());
         const RouteForm form = {6, 2};
         const Routing routing = {form, RandomChoices(form, rows, random), {}, 0, 0};
         const Lists lists(arrays, routing, 3);
-        const Experts experts(dtype, mx4, form.experts, n, k, random);
+        const Experts experts(dtype, kind, form.experts, n, k, random);
         std::vector<float> x = Random(lists.most.places * k, random);
         const std::vector<std::byte> stored = Stored(dtype, x);
         for (const int multiprocessors : {1, 50}) {
@@ -367,7 +374,7 @@ TEST(ExpertMatMul, ARowHasTheSameBitsHoweverManyTheLaunchCovers) {
     const RouteForm form = {4, 2};
     const Routing routing = {form, RandomChoices(form, 6, random), {}, 0, 0};
     const Lists lists(arrays, routing, 3);
-    const Experts experts(dtype, dtype == DType::kBF16, form.experts, 40, 128, random);
+    const Experts experts(dtype, dtype == DType::kBF16 ? kForms[1] : nullptr, form.experts, 48, 128, random);
     std::vector<float> x = Random(lists.most.places * 128, random);
     const std::vector<std::byte> stored = Stored(dtype, x);
     const Product few = Multiply(arrays, dtype, experts, lists, stored, 8, 4, true);
@@ -388,22 +395,22 @@ std::unique_ptr<EmulatedDevice> SmallDevice() {
 TEST(ExpertMatMul, ReadsEachByteOfTheChosenExpertsOnce) {
   Prng random(8);
   std::printf("| batch | experts chosen | needed | read |\n");
-  for (const bool mx4 : {false, true})
+  for (const PackedKind* const kind : kForms)
     for (const std::int64_t rows : {1, 8, 30}) {
       const std::unique_ptr<EmulatedDevice> device = SmallDevice();
       DeviceArrays arrays(*device);
       const RouteForm form = {16, 2};
       const Routing routing = {form, RandomChoices(form, rows, random), {}, 0, 0};
       const Lists lists(arrays, routing, 3);
-      const Experts experts(DType::kBF16, mx4, form.experts, 72, 256, random);
+      const Experts experts(DType::kBF16, kind, form.experts, 80, 256, random);
       std::vector<float> x = Random(lists.most.places * 256, random);
       const std::size_t of_expert = experts.bytes.size() / Size(form.experts);
-      const std::size_t scales = experts.scales.size() / Size(form.experts);
-      const auto before = [&](const void* w, const void* mx4_scales) {
+      const std::size_t scales = kind == nullptr ? 0 : experts.packed->scales.size() / Size(form.experts);
+      const auto before = [&](const void* w, const void* all_scales) {
         for (std::int32_t e = 0; e < form.experts; ++e) {
           device->Watch("W" + std::to_string(e), static_cast<const std::byte*>(w) + Size(e) * of_expert, of_expert);
-          if (!mx4) continue;
-          device->Watch("S" + std::to_string(e), static_cast<const std::byte*>(mx4_scales) + Size(e) * scales, scales);
+          if (kind == nullptr) continue;
+          device->Watch("S" + std::to_string(e), static_cast<const std::byte*>(all_scales) + Size(e) * scales, scales);
         }
         device->ResetTraffic();
       };
@@ -417,13 +424,13 @@ TEST(ExpertMatMul, ReadsEachByteOfTheChosenExpertsOnce) {
         active += chosen ? 1 : 0;
         needed += bytes;
         read += device->TrafficOf("W" + std::to_string(e)).load_bytes;
-        if (!mx4) continue;
+        if (kind == nullptr) continue;
         const std::int64_t scale_bytes = chosen ? static_cast<std::int64_t>(scales) : 0;
         EXPECT_EQ(device->TrafficOf("S" + std::to_string(e)).load_bytes, scale_bytes) << e;
         needed += scale_bytes;
         read += device->TrafficOf("S" + std::to_string(e)).load_bytes;
       }
-      std::printf("| %s, %lld rows | %lld of %d | %lld | %lld |\n", mx4 ? "MXFP4" : "bf16",
+      std::printf("| %s, %lld rows | %lld of %d | %lld | %lld |\n", NameOf(DType::kBF16, kind).c_str(),
                   static_cast<long long>(rows), static_cast<long long>(active), form.experts,
                   static_cast<long long>(needed), static_cast<long long>(read));
     }

@@ -27,7 +27,7 @@
   X(GatherRows) X(AddRows) X(ScaleRows) X(CopyPages) X(EmbedOwnRows) X(ExcludeTokens)
 #define LORAMUX_LORA_KERNELS(X) X(LoraShrink)
 #define LORAMUX_LORA_F32_KERNELS(X) X(LoraExpand)
-#define LORAMUX_SKINNY_KERNELS(X) LORAMUX_LORA_FUSED_KERNELS(X) X(SkinnyMatMulLora)
+#define LORAMUX_SKINNY_KERNELS(X) LORAMUX_LORA_FUSED_KERNELS(X) X(SkinnyMatMulLora) X(WidenPacked)
 #define LORAMUX_LORA_FUSED_KERNELS(X) X(LoraQkvPost) X(LoraGateMul) X(LoraNormRows)
 #define LORAMUX_EXPERT_KERNELS(X) X(ExpertMatMul)
 #define LORAMUX_EXPERT_F32_KERNELS(X) X(RouteRows) X(SortChosen) X(ListExperts) X(CombineChosen)

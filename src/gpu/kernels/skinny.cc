@@ -1,6 +1,8 @@
 #include "gpu/kernels/skinny.h"
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include "base/ceil_divide.h"
 #include "base/check.h"
@@ -12,17 +14,18 @@ namespace {
 template <typename T>
 void LaunchSkinny(DeviceStream& stream, DType dtype, int multiprocessors, const SkinnyMatMulLoraArguments& arguments) {
   using Kernel_ = SkinnyMatMulLoraKernel<T>;
-  constexpr std::size_t kSharedBytes[] = {Kernel_::template SharedBytes<0>(), Kernel_::template SharedBytes<1>(),
-                                          Kernel_::template SharedBytes<2>(), Kernel_::template SharedBytes<3>()};
-  const int variant = SkinnyVariant(arguments.max_rows);
-  const SkinnyExtent& extent = kSkinnyExtents<T>[variant];
+  constexpr auto kSharedBytes = []<int... kAll>(std::integer_sequence<int, kAll...>) {
+    return std::array{Kernel_::template SharedBytes<kAll>()...};
+  }
+  (std::make_integer_sequence<int, Kernel_::kVariants>());
+  const SkinnyExtent& extent = kSkinnyExtents<T>[SkinnyVariant(arguments.max_rows)];
   const LoraShrinkArguments& lora = arguments.lora;
   const std::int64_t units = CeilDivide(arguments.n, static_cast<std::int64_t>(16 * extent.tiles)) +
                              lora.work.max_shrink * CeilDivide(lora.in, kLoraSplit) * lora.slices;
   const std::int64_t blocks =
       std::min<std::int64_t>(units, static_cast<std::int64_t>(std::max(1, multiprocessors)) * extent.blocks);
   Launch(stream, Kernel::kSkinnyMatMulLora, dtype, {static_cast<std::uint32_t>(blocks), 1, 1}, Kernel_::kThreads,
-         kSharedBytes[variant], arguments);
+         kSharedBytes[static_cast<std::size_t>(Kernel_::VariantOf(arguments))], arguments);
 }
 
 }  // namespace
@@ -39,6 +42,9 @@ void SkinnyMatMulLora(DeviceStream& stream, DType dtype, int multiprocessors,
   CHECK_EQ(reinterpret_cast<std::uintptr_t>(lora.x) % 16, 0u);
   CHECK_EQ(reinterpret_cast<std::uintptr_t>(arguments.w) % 16, 0u);
   CHECK_EQ(lora.x_stride % 8, 0);
+  CHECK(arguments.form.scales == nullptr || CanPack(lora.in));
+  CHECK_LE(lora.in, std::int64_t{1} << 30);
+  CHECK(arguments.first_row == 0 || lora.slices == 0);
   if (arguments.max_rows == 0 || lora.in == 0 || arguments.n == 0) return;
   switch (dtype) {
     case DType::kF32:

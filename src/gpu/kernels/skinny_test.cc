@@ -2,13 +2,16 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <string>
 
 #include "gpu/device_for_test.h"
 #include "gpu/emulated/emulated_device.h"
 #include "gpu/kernels/lora_world_for_test.h"
+#include "gpu/kernels/packed_for_test.h"
 
 namespace loramux::gpu {
 namespace {
@@ -27,12 +30,18 @@ std::vector<float> Rounded(DType dtype, std::vector<float> values) {
 // A matrix of the base model: [n, world.in()].
 struct Matrix {
   std::int64_t n;
-  std::vector<float> w, bias;  // bias: may be empty
+  std::vector<float> w, bias;           // bias: may be empty
+  std::optional<PackedForTest> packed;  // what is multiplied in the place of w
 
   Matrix(LoraWorld& world, DType dtype, std::int64_t outputs, bool has_bias)
       : n(outputs),
         w(Rounded(dtype, world.Random(outputs * world.in()))),
         bias(has_bias ? world.Random(outputs) : std::vector<float>()) {}
+  // Quantised; w has the same values.
+  Matrix(LoraWorld& world, DType dtype, std::int64_t outputs, const PackedKind& kind, Prng& random)
+      : n(outputs), bias(world.Random(outputs)), packed(std::in_place, kind, outputs, world.in(), random) {
+    w = Rounded(dtype, packed->Floats());
+  }
 };
 
 struct Results {
@@ -43,7 +52,7 @@ struct Results {
 // One launch of the skinny product and the expand. `after`: called between them, if set.
 Results RunSkinny(LoraWorld& world, DType dtype, int multiprocessors, const Matrix& matrix,
                   std::span<const RangeForTest> ranges, const std::vector<float>& x, std::int32_t max_rows,
-                  const std::function<void(const void* w)>& before = nullptr) {
+                  const std::function<void(const SkinnyMatMulLoraArguments&)>& before = nullptr) {
   Results results;
   const auto rows = static_cast<std::int32_t>(x.size() / static_cast<std::size_t>(world.in()));
   world.launch_shrink = [&](DeviceArrays& arrays, const LoraShrinkArguments& shrink) {
@@ -53,6 +62,10 @@ Results RunSkinny(LoraWorld& world, DType dtype, int multiprocessors, const Matr
     for (std::size_t i = 0; i < matrix.w.size(); ++i)
       StoreFromF32(dtype, image.data(), static_cast<std::int64_t>(i), matrix.w[i]);
     skinny.w = arrays.Upload(image);
+    if (matrix.packed) {
+      skinny.w = arrays.Upload(matrix.packed->codes);
+      skinny.form = matrix.packed->Upload(arrays);
+    }
     skinny.n = matrix.n;
     if (!matrix.bias.empty()) skinny.bias = arrays.Upload(matrix.bias);
     skinny.y_stride = matrix.n + 3;
@@ -60,7 +73,7 @@ Results RunSkinny(LoraWorld& world, DType dtype, int multiprocessors, const Matr
     skinny.y = arrays.Upload(std::vector<float>(count, std::nanf("")));
     skinny.rows = arrays.Upload<std::int32_t>({rows});
     skinny.max_rows = max_rows;
-    if (before) before(skinny.w);
+    if (before) before(skinny);
     SkinnyMatMulLora(arrays.stream(), dtype, multiprocessors, skinny);
     arrays.Synchronize();
     results.y = arrays.Download(skinny.y, count);
@@ -224,8 +237,8 @@ TEST(SkinnyMatMulLora, ReadsEachByteOfWeightsAndAdaptersOnce) {
       const std::int64_t needed_w = n * world.in() * static_cast<std::int64_t>(DTypeSize(dtype));
       Traffic total;
       std::int64_t read_w = 0;
-      const auto before = [&](const void* w) {
-        device->Watch(name + " W", w, static_cast<std::size_t>(needed_w));
+      const auto before = [&](const SkinnyMatMulLoraArguments& a) {
+        device->Watch(name + " W", a.w, static_cast<std::size_t>(needed_w));
         device->ResetTraffic();
       };
       world.after_shrink = [&] {
@@ -240,6 +253,120 @@ TEST(SkinnyMatMulLora, ReadsEachByteOfWeightsAndAdaptersOnce) {
       EXPECT_EQ(read_w, needed_w) << name;
       EXPECT_EQ(read_a, needed_a) << name;
     }
+}
+
+// Whatever the form, the bits are those of the same weights as floats.
+TEST(SkinnyMatMulLora, QuantisedWeightsHaveTheBitsOfTheirFloats) {
+  Prng random(8);
+  for (const DType dtype : kTypes)
+    for (const PackedKind& kind : kPackedKinds)
+      for (const auto& [in, n, rows] : std::vector<std::array<std::int32_t, 3>>{
+               {32, 1, 1}, {96, 17, 3}, {160, 32, 8}, {288, 50, 9}, {640, 33, 17}, {1056, 16, 40}, {256, 70, 64}}) {
+        SCOPED_TRACE(std::string(DTypeName(dtype)) + ", " + kind.Name() + ", in " + std::to_string(in) + ", n " +
+                     std::to_string(n) + ", rows " + std::to_string(rows));
+        LoraWorld world(DeviceForTest(), in, {33}, 1);
+        const auto adapter = world.AddAdapter(dtype, {19});
+        const RangeForTest ranges[] = {{adapter.get(), rows}};
+        Matrix matrix(world, dtype, n, kind, random);
+        const std::vector<float> x = world.RandomX(dtype, rows);
+        const Results found = RunSkinny(world, dtype, 2, matrix, ranges, x, rows);
+        matrix.packed.reset();
+        const Results expected = RunSkinny(world, dtype, 3, matrix, ranges, x, rows);
+        EXPECT_EQ(Bits(found.y), Bits(expected.y));
+        EXPECT_EQ(Bits(found.lora), Bits(expected.lora));
+      }
+}
+
+TEST(SkinnyMatMulLora, AQuantisedRowHasTheSameBitsInEveryBatch) {
+  Prng random(9);
+  for (const DType dtype : kTypes)
+    for (const PackedKind& kind : {kPackedKinds[0], kPackedKinds[1]}) {
+      LoraWorld world(DeviceForTest(), 544, {16}, 5);
+      const std::vector<float> x = world.RandomX(dtype, 64);
+      const Matrix matrix(world, dtype, 70, kind, random);
+      const RangeForTest all[] = {{nullptr, 64}};
+      const Results together = RunSkinny(world, dtype, 2, matrix, all, x, 64);
+      for (const std::int32_t count : {1, 8, 15, 31}) {
+        const RangeForTest some[] = {{nullptr, count}};
+        const std::vector<float> rows(x.end() - count * 544, x.end());
+        const Results alone = RunSkinny(world, dtype, 7, matrix, some, rows, count == 15 ? 64 : count);
+        EXPECT_EQ(std::memcmp(alone.y.data(), together.y.data() + (64 - count) * 73, alone.y.size() * 4), 0)
+            << DTypeName(dtype) << ", " << kind.Name() << ", " << count << " rows";
+      }
+    }
+}
+
+// Rows beyond those that one launch takes.
+TEST(SkinnyMatMulLora, LaunchesOverPartsOfABatch) {
+  Prng random(10);
+  LoraWorld world(DeviceForTest(), 96, {16}, 5);
+  const Matrix matrix(world, DType::kBF16, 20, kPackedKinds[1], random);
+  const RangeForTest all[] = {{nullptr, 64}};
+  const std::vector<float> x = world.RandomX(DType::kBF16, 64);
+  const Results whole = RunSkinny(world, DType::kBF16, 2, matrix, all, x, 64);
+  DeviceArrays arrays(world.device());
+  std::vector<std::byte> image(x.size() * 2);
+  for (std::size_t i = 0; i < x.size(); ++i)
+    StoreFromF32(DType::kBF16, image.data(), static_cast<std::int64_t>(i), x[i]);
+  SkinnyMatMulLoraArguments a = {};
+  const std::byte* const rows = arrays.Upload(image);
+  a.lora.x_stride = a.lora.in = 96;
+  a.w = arrays.Upload(matrix.packed->codes);
+  a.form = matrix.packed->Upload(arrays);
+  a.n = 20;
+  a.bias = arrays.Upload(matrix.bias);
+  float* const y = arrays.Upload(std::vector<float>(80 * 23, std::nanf("")));
+  a.y_stride = 23;
+  a.rows = arrays.Upload<std::int32_t>({64});
+  a.max_rows = 24;
+  for (a.first_row = 0; a.first_row < 80; a.first_row += 24) {
+    a.lora.x = rows + std::min(a.first_row, 63) * 96 * 2;
+    a.y = y + a.first_row * 23;
+    SkinnyMatMulLora(arrays.stream(), DType::kBF16, 2, a);
+  }
+  const std::vector<float> found = arrays.Download(y, 80 * 23);
+  EXPECT_EQ(std::memcmp(found.data(), whole.y.data(), whole.y.size() * 4), 0);
+  for (std::size_t i = 64 * 23; i < found.size(); ++i) EXPECT_TRUE(std::isnan(found[i]));
+}
+
+// The scales of larger groups are read by each warp that has one of their blocks of 32 inputs: from the caches.
+TEST(SkinnyMatMulLora, ReadsEachByteOfQuantisedWeightsOnce) {
+  std::printf("| form | rows | W, needed | read | scales, needed | read |\n");
+  Prng random(11);
+  for (const DType dtype : {DType::kBF16, DType::kF32})
+    for (const PackedKind& kind : kPackedKinds)
+      for (const std::int32_t rows : {1, 8, 20, 64}) {
+        EmulatedDeviceOptions options;
+        options.memory = std::int64_t{64} << 20;
+        const std::unique_ptr<EmulatedDevice> device = MakeEmulatedDevice(options);
+        LoraWorld world(*device, 1280, {40}, 7);
+        const Matrix matrix(world, dtype, 330, kind, random);
+        const RangeForTest ranges[] = {{nullptr, rows}};
+        std::int64_t read_w = 0, read_scales = 0;
+        const auto codes = static_cast<std::int64_t>(matrix.packed->codes.size());
+        const auto scales = static_cast<std::int64_t>(matrix.packed->scales.size());
+        const auto before = [&](const SkinnyMatMulLoraArguments& a) {
+          device->Watch("W", a.w, matrix.packed->codes.size());
+          device->Watch("S", a.form.scales, matrix.packed->scales.size());
+          device->ResetTraffic();
+        };
+        world.after_shrink = [&] {
+          read_w = device->TrafficOf("W").load_bytes;
+          read_scales = device->TrafficOf("S").load_bytes;
+        };
+        RunSkinny(world, dtype, 3, matrix, ranges, world.RandomX(dtype, rows), rows, before);
+        if (dtype == DType::kF32) {  // reads only the rows that there are
+          EXPECT_EQ(read_w, codes / 336 * 330) << kind.Name();
+          continue;
+        }
+        std::printf("| %s | %d | %lld | %lld | %lld | %lld |\n", kind.Name().c_str(), rows,
+                    static_cast<long long>(codes), static_cast<long long>(read_w), static_cast<long long>(scales),
+                    static_cast<long long>(read_scales));
+        EXPECT_EQ(read_w, codes) << kind.Name();
+        if (kind.group_shift == 5) {
+          EXPECT_EQ(read_scales, scales) << kind.Name();
+        }
+      }
 }
 
 }  // namespace
