@@ -2,7 +2,7 @@
 # They set the common compile options and enforce the link rule of the house.
 
 # The rooms, lowest first. A room may link only rooms before it in this list.
-set(LORAMUX_ROOMS base report http etcd hub kubernetes formats auth costs cluster router envoy workload tensor memory step text quant kernels gpu assist
+set(LORAMUX_ROOMS base collective report http etcd hub kubernetes formats auth costs cluster router envoy workload tensor memory step text quant kernels gpu assist
                   model adapter worth prefix residency schedule engine record runtime server simulate profile)
 
 # These rooms run under the simulator too, so they may not know how a forward pass is computed.

@@ -126,6 +126,26 @@ Error ChangedInPlace(const AdapterFile& file, const std::string& digest) {
                          "); load the adapter again to serve the new weights, and replace adapter files by renaming");
 }
 
+// Error: it has what depends on more of the base model than a part of it.
+Status CheckForParts(const AdapterFile& file) {
+  std::string found;
+  for (const LoraModule& module : file.modules) {
+    if (module.has_vectors()) found = "a magnitude (DoRA) or a bias, which depends on the base model's whole layers";
+  }
+  for (const OwnPart& own : file.own) {
+    if (own.whole) found = "a whole embedding or output matrix, which is compared with the base model's";
+  }
+  if (file.lm_head_base_copy != nullptr || file.embedding_base_copy != nullptr || !file.own_copies.empty()) {
+    found = "copies of the base model's embedding or output matrix, which are compared with it";
+  }
+  if (found.empty()) return Ok{};
+  return Unsupported(
+      file.directory.string() + ": the adapter has " + found +
+          "; a group of ranks (--tensor-parallel-size) serves LoRA, norms and rows of added tokens. Serve "
+          "it by one process, or save it without",
+      "lora_path");
+}
+
 Error RowTooLong(const char* name, std::size_t bytes, std::size_t page_bytes) {
   return ResourceExhausted(std::string("a row of ") + name + " takes " + std::to_string(bytes) +
                            " bytes, but a page has " + std::to_string(page_bytes) + "; raise --page-tokens");
@@ -189,6 +209,52 @@ class OwnPacker {
   std::size_t index_ = SIZE_MAX, next_ = 0;  // index of the part; of its next row in by_row_
 };
 
+// Writes rows of modules, as their tensors are read.
+class ModulePacker {
+ public:
+  ModulePacker(const AdapterFile& file, const AdapterLayout& layout, const std::vector<std::byte*>& pages,
+               std::size_t page_bytes)
+      : file_(file), layout_(layout), pages_(pages), page_bytes_(page_bytes) {}
+
+  // Writes A or B of a module, or this rank's part of B. Error: a value is not finite as the layout's type.
+  Status Pack(std::size_t m, const TensorEntry& tensor, std::span<const std::byte> data) {
+    const ModulePlace& place = layout_.modules[m];
+    const bool is_a = &tensor == file_.modules[m].a;
+    if (!is_a && &tensor != file_.modules[m].b) return Ok{};  // the vectors were made of it
+    const std::int64_t all = is_a ? place.in : file_.modules[m].out(), first_row = is_a ? 0 : place.first_out;
+    const std::int64_t count = is_a ? all : std::min(place.out, all - first_row);
+    float* const factors =
+        place.factors ? reinterpret_cast<float*>(pages_[place.factors->page] + place.factors->offset) : nullptr;
+    for (std::int32_t j = 0; j < place.rank; ++j) {
+      const RowPlace row = (is_a ? place.a_rows : place.b_rows)[static_cast<std::size_t>(j)];
+      CHECK_LE(row.offset + static_cast<std::size_t>(count) * DTypeSize(layout_.dtype), page_bytes_);
+      const std::int64_t begin = is_a ? j * place.in : j, stride = is_a ? 1 : place.rank;
+      std::byte* const to = pages_[row.page] + row.offset;
+      if (factors != nullptr) {
+        // The step is that of the whole row, also for a rank's part of it.
+        floats_.resize(static_cast<std::size_t>(all));
+        codes_.resize(floats_.size());
+        ReadRow(tensor.dtype, data.data(), begin, stride, floats_);
+        const float step = QuantiseRow(floats_, layout_.dtype, codes_.data());
+        std::memcpy(to, codes_.data() + first_row, static_cast<std::size_t>(count));
+        factors[j] = is_a ? step : factors[j] * step;  // A comes before B
+        if (!std::isfinite(step)) return NotFinite(file_, tensor, layout_.dtype);
+      } else if (!CopyRow(tensor.dtype, data.data(), begin + first_row * stride, stride, count, layout_.dtype, to)) {
+        return NotFinite(file_, tensor, layout_.dtype);
+      }
+    }
+    return Ok{};
+  }
+
+ private:
+  const AdapterFile& file_;
+  const AdapterLayout& layout_;
+  const std::vector<std::byte*>& pages_;
+  const std::size_t page_bytes_;
+  std::vector<float> floats_;     // a row of 8 bits before it is rounded
+  std::vector<std::byte> codes_;  // and after
+};
+
 // Writes the vectors of a module.
 void PackVectors(const ModuleVectors& vectors, const ModulePlace& place, const std::vector<std::byte*>& pages) {
   const auto pack = [&](const std::vector<float>& values, RowPlace row) {
@@ -212,6 +278,25 @@ Result<AdapterLayout> LayoutAdapter(const AdapterFile& file, DType dtype, std::s
   return LayoutAdapter(ModuleShapes(file), dtype, page_bytes, file.own);
 }
 
+Result<AdapterLayout> LayoutAdapter(const AdapterFile& file, DType dtype, std::size_t page_bytes,
+                                    const ModelConfig& model, const ModelPart& part) {
+  if (part.whole()) return LayoutAdapter(file, dtype, page_bytes);
+  RETURN_IF_ERROR(CheckForParts(file));
+  std::vector<ModuleShape> shapes = ModuleShapes(file);
+  for (ModuleShape& shape : shapes) {
+    const OutputRange range = OutputsOf(part, model, shape.target, shape.layer, shape.expert);
+    const bool shares = shape.target != LoraTarget::kEmbedding;  // whose outputs all ranks compute
+    if (shares) {
+      shape.out = range.room;
+      shape.first_out = range.first;
+    }
+    if (shape.same_b < 0) continue;
+    const ModuleShape& first = shapes[static_cast<std::size_t>(shape.same_b)];
+    if (first.out != shape.out || first.first_out != shape.first_out) shape.same_b = -1;
+  }
+  return LayoutAdapter(shapes, dtype, page_bytes, file.own);
+}
+
 Result<AdapterLayout> LayoutAdapter(const std::vector<ModuleShape>& modules, DType dtype, std::size_t page_bytes,
                                     std::span<const OwnPart> own) {
   AdapterLayout layout;
@@ -227,8 +312,8 @@ Result<AdapterLayout> LayoutAdapter(const std::vector<ModuleShape>& modules, DTy
         HasRowFactors(dtype) ? static_cast<std::size_t>(shape.rank) * sizeof(float) : 0;  // 0: there are none
     const std::size_t longest = std::max({a_bytes, b_bytes, vector_bytes, factor_bytes});
     if (longest > page_bytes) return RowTooLong(LoraTargetName(shape.target), longest, page_bytes);
-    ModulePlace place{shape.layer, shape.target, shape.rank, shape.scale, shape.in,    shape.out,
-                      {},          {},           {},         {},          shape.expert};
+    ModulePlace place{shape.layer, shape.target, shape.rank, shape.scale, shape.in,     shape.out,
+                      {},          {},           {},         {},          shape.expert, shape.first_out};
     const auto place_rows = [&](std::size_t bytes, std::int32_t same, std::vector<RowPlace> ModulePlace::*rows) {
       if (same >= 0) {
         place.*rows = layout.modules[static_cast<std::size_t>(same)].*rows;
@@ -342,31 +427,10 @@ Status PackAdapter(const AdapterFile& file, const AdapterLayout& layout, const s
   for (std::size_t m = 0; m < layout.modules.size(); ++m) {
     if (!layout.modules[m].vectors.empty()) PackVectors(file.vectors.at(m), layout.modules[m], pages);
   }
-  std::vector<float> row_of_codes;
+  ModulePacker modules(file, layout, pages, page_bytes);
   const auto pack = [&](std::size_t m, const TensorEntry& tensor, std::span<const std::byte> data) -> Status {
     if (cancelled && cancelled()) return Unavailable("the load was cancelled");
-    const ModulePlace& place = layout.modules[m];
-    const bool is_a = &tensor == file.modules[m].a;
-    if (!is_a && &tensor != file.modules[m].b) return Ok{};  // the vectors were made of it
-    const std::int64_t count = is_a ? place.in : place.out;
-    float* const factors =
-        place.factors ? reinterpret_cast<float*>(pages[place.factors->page] + place.factors->offset) : nullptr;
-    for (std::int32_t j = 0; j < place.rank; ++j) {
-      const RowPlace row = (is_a ? place.a_rows : place.b_rows)[static_cast<std::size_t>(j)];
-      CHECK_LE(row.offset + static_cast<std::size_t>(count) * DTypeSize(layout.dtype), page_bytes);
-      const std::int64_t first = is_a ? j * place.in : j, stride = is_a ? 1 : place.rank;
-      std::byte* const to = pages[row.page] + row.offset;
-      if (factors != nullptr) {
-        row_of_codes.resize(static_cast<std::size_t>(count));
-        ReadRow(tensor.dtype, data.data(), first, stride, row_of_codes);
-        const float step = QuantiseRow(row_of_codes, layout.dtype, to);
-        factors[j] = is_a ? step : factors[j] * step;  // A comes before B
-        if (!std::isfinite(step)) return NotFinite(file, tensor, layout.dtype);
-      } else if (!CopyRow(tensor.dtype, data.data(), first, stride, count, layout.dtype, to)) {
-        return NotFinite(file, tensor, layout.dtype);
-      }
-    }
-    return Ok{};
+    return modules.Pack(m, tensor, data);
   };
   std::size_t layer = 0;  // index among the layers that have modules
   const auto check = [&](std::size_t modules, const Sha256Digest& so_far) -> Status {

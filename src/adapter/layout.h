@@ -12,6 +12,7 @@
 #include "base/result.h"
 #include "formats/adapter_config.h"
 #include "formats/dtype.h"
+#include "formats/model_part.h"
 
 namespace loramux {
 
@@ -26,7 +27,8 @@ struct RowPlace {
 
 // The rows of one LoRA pair: `rank` rows of A with `in` elements each, then `rank` columns of B with `out` elements
 // each; for rows in 8 bits, then a factor for each rank: `rank` float32; then the gains and shifts of its outputs, if
-// it has any: `out` float32 each, whatever the layout's type.
+// it has any: `out` float32 each, whatever the layout's type. Of a rank's part, `out` is the room for its outputs, of
+// which `first_out` is the first one of B.
 struct ModulePlace {
   std::int32_t layer = 0;
   LoraTarget target = LoraTarget::kQ;
@@ -37,6 +39,7 @@ struct ModulePlace {
   std::optional<RowPlace> factors;       // place of LoraWeights::factors
   std::vector<RowPlace> vectors;         // two entries, or none
   std::int32_t expert = -1;              // as LoraModule::expert
+  std::int64_t first_out = 0;
 };
 
 // The rows of a matrix that the adapter brings (OwnPart), or a norm: one row. Of the type OwnRowDType gives.
@@ -72,6 +75,7 @@ struct ModuleShape {
   std::int32_t expert = -1;  // as LoraModule::expert
   // The index of an earlier module of the layer that has the same A, or the same B; -1: none. Its rows serve both.
   std::int32_t same_a = -1, same_b = -1;
+  std::int64_t first_out = 0;  // as ModulePlace::first_out
 };
 
 // Places the rows in order. A row goes into the current page if it fits, otherwise to the start of the next page. Error
@@ -80,6 +84,10 @@ Result<AdapterLayout> LayoutAdapter(const std::vector<ModuleShape>& modules, DTy
                                     std::span<const OwnPart> own = {});
 // The same of an opened adapter.
 Result<AdapterLayout> LayoutAdapter(const AdapterFile& file, DType dtype, std::size_t page_bytes);
+// The same of a rank's part of it: A is whole, and B has the rank's outputs. Pages and places are the same for all
+// ranks. Error also (kUnsupported): what a part of the base model does not tell.
+Result<AdapterLayout> LayoutAdapter(const AdapterFile& file, DType dtype, std::size_t page_bytes,
+                                    const ModelConfig& model, const ModelPart& part);
 
 // The module shapes of an opened adapter.
 std::vector<ModuleShape> ModuleShapes(const AdapterFile& file);

@@ -116,7 +116,7 @@ Result<AdapterLayout> AdapterRegistry::LayOut(const std::string& name, const std
                            "lora_path");
   }
   const DType dtype = options_.forced_dtype.value_or(ChooseAdapterDType(file, options_.base_dtype));
-  auto layout = LayoutAdapter(file, dtype, options_.page_bytes);
+  auto layout = LayoutAdapter(file, dtype, options_.page_bytes, model_, options_.part);
   if (layout.ok()) return layout;
   return Error{layout.error().code, "adapter '" + name + "' (" + path.string() + "): " + layout.error().message,
                "lora_path"};

@@ -79,6 +79,7 @@ class AdapterRegistry {
     DType base_dtype = DType::kBF16;    // type of the base model's weights
     std::optional<DType> forced_dtype;  // --lora-dtype; if unset, ChooseAdapterDType decides
     std::int64_t max_rank = 4096;       // --max-lora-rank
+    ModelPart part;                     // part of the model, and so of its adapters, that this process computes
     // Names of the base model besides base_names, such as its path (NamesOfModel). Adapters that were trained on a
     // model of another name get a warning. Empty: their base models are not compared.
     std::vector<std::string> model_names;

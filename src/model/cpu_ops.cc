@@ -36,7 +36,7 @@ std::span<const float> LogitsOf(const ModelConfig& config, Rows logits, std::int
 
 }  // namespace
 
-CpuWorkspace::CpuWorkspace(const ModelConfig& config)
+CpuWorkspace::CpuWorkspace(const ModelConfig& config, const ModelConfig& whole, const ModelPart& part)
     : rope(config, config.rope),
       hidden(config.hidden_size),
       normed(config.hidden_size),
@@ -57,7 +57,9 @@ CpuWorkspace::CpuWorkspace(const ModelConfig& config)
       router(config.experts ? config.experts->route.experts + 1 : 0),
       chosen(config.experts ? config.hidden_size : 0),
       chosen_up(config.experts ? 2 * config.experts->intermediate_size : 0),
-      chosen_between(config.experts ? config.experts->intermediate_size : 0) {
+      chosen_between(config.experts ? config.experts->intermediate_size : 0),
+      exchange(part),
+      part_output(part.whole() ? 0 : RangeOf(part, whole.hidden_size).room) {
   if (config.local_rope) local_rope.emplace(config, *config.local_rope);
 }
 
@@ -108,6 +110,7 @@ void CpuWorkspace::Reserve(const ModelConfig& config, std::int64_t max_tokens, s
 
 ForwardBuffers<Rows> CpuOps::Begin(const StepRows<LoraView>& batch) {
   batch_ = &batch;
+  w_.exchange.Begin(f_.group);
   w_.sequences.clear();
   w_.state_sequences.clear();
   for (const StepSequence& sequence : batch.step->sequences) {
@@ -161,20 +164,25 @@ void CpuOps::PrepareRope(RopeTable& table, CpuWorkspace::Angles& angles) const {
 
 void CpuOps::EmbedRows(const Matrix& table, Rows hidden) {
   const StepBatch& step = *batch_->step;
+  const OutputRange own = RangeOf(w_.exchange.part(), config_.BaseTokens());
   f_.context.pool->Run(static_cast<std::int64_t>(step.sequences.size()), [&](std::int64_t task, int) {
     const StepSequence& sequence = step.sequences[static_cast<std::size_t>(task)];
     float* row = hidden.data + sequence.tokens.first * hidden.stride;
     for (const TokenId token : step.TokensOf(sequence)) {
       CHECK(token >= 0 && token < config_.vocab_size);
       // A token of an adapter alone: EmbedOwnRows writes its row. Layers have no input of it.
-      if (token < config_.BaseTokens()) {
-        table.UnpackRow(token, row);
-      } else {
+      if (token >= config_.BaseTokens()) {
         std::fill_n(row, table.k(), 0.0f);
+      } else if (token >= own.first && token < own.first + own.count) {
+        table.UnpackRow(token - own.first, row);
       }
       row += hidden.stride;
     }
   });
+  if (w_.exchange.whole()) return;
+  w_.owners.clear();
+  for (const TokenId token : step.tokens) w_.owners.push_back(token < config_.BaseTokens() ? token / own.room : 0);
+  w_.exchange.RowsOfOwners(w_.owners, table.k(), hidden);
 }
 
 void CpuOps::EmbedOwnRows(Rows hidden) {
@@ -276,16 +284,55 @@ void CpuOps::NormHeads(NormOf norm, Rows x, std::int64_t heads, const NormVector
   ForEachNorm(norm, batch_->adapters, batch_->num_rows, weights, norm_rows);
 }
 
-void CpuOps::NormRow(NormOf norm, Rows x, std::int64_t width, const NormVectors& weights) {
+void CpuOps::NormRow(NormOf norm, Rows own, std::int64_t own_width, const NormVectors& weights) {
+  Rows x = own;
+  std::int64_t width = own_width, first = 0;
+  if (!w_.exchange.whole()) {
+    // Ranks that have the same heads of keys give the same columns, of which the first ones count.
+    width = static_cast<std::int64_t>(weights.weight.size());
+    const std::int64_t of_all = own_width * w_.exchange.part().ranks, copies = of_all / width;
+    x = w_.exchange.Whole(own, batch_->num_rows, of_all);
+    for (std::int64_t row = 0; copies > 1 && row < batch_->num_rows; ++row) {
+      for (std::int64_t at = own_width; at < width; at += own_width)
+        std::copy_n(x[row] + at * copies, own_width, x[row] + at);
+    }
+    first = w_.exchange.part().rank / copies * own_width;
+  }
   ForEachNorm(norm, batch_->adapters, batch_->num_rows, weights,
               [&](std::int64_t begin, std::int64_t end, const NormWeights& of_rows) {
                 const Rows some = x.Below(begin);
                 NormRows(f_.context, {some, some, end - begin, width, of_rows, NormEpsilonOf(config_)});
               });
+  if (w_.exchange.whole()) return;
+  for (std::int64_t row = 0; row < batch_->num_rows; ++row) std::copy_n(x[row] + first, own_width, own[row]);
 }
 
 void CpuOps::Linear(std::int64_t layer, Rows x, std::int64_t rows, const Matrix& w, const Vector& bias, Rows y,
                     std::span<const LoraOutput<Rows>> outputs) {
+  const bool of_logits = !outputs.empty() && outputs.front().target == LoraTarget::kLmHead;
+  const std::int64_t tokens = config_.BaseTokens();
+  if (outputs.empty() || !w_.exchange.Splits(outputs.front().target)) {
+    if (of_logits) ExcludeAddedTokens(config_, y, rows);
+    return OwnLinear(layer, x, rows, w, bias, y, 0, outputs);
+  }
+  if (!of_logits) {
+    const Rows own = w_.part_output.Ensure(rows);
+    const LoraOutput<Rows> own_output = {outputs.front().target, own};
+    OwnLinear(layer, w_.exchange.Whole(x, rows, w.k()), rows, w, bias, own, 0, {&own_output, 1});
+    return w_.exchange.Columns(own, rows, config_.hidden_size, y);
+  }
+  const std::int64_t first = RangeOf(w_.exchange.part(), tokens).first;
+  OwnLinear(layer, x, rows, w, bias, y, first, outputs);
+  w_.exchange.Columns(y.From(first), rows, tokens, y, /*to_root=*/true);
+  ExcludeAddedTokens(config_, y, rows);
+  if (CollectOwnSegments(tokens, config_.vocab_size)) {
+    OwnProducts(f_.context, {w_.own_segments, x, config_.EmbeddingSize(), y});
+  }
+}
+
+void CpuOps::OwnLinear(std::int64_t layer, Rows x, std::int64_t rows, const Matrix& w, const Vector& bias, Rows y,
+                       std::int64_t first, std::span<const LoraOutput<Rows>> outputs) {
+  const bool shares = !outputs.empty() && w_.exchange.Splits(outputs.front().target);
   LoraProjection projections[kMaxSharedInput];
   std::size_t count = 0;
   std::int64_t workspace = 0;
@@ -293,13 +340,13 @@ void CpuOps::Linear(std::int64_t layer, Rows x, std::int64_t rows, const Matrix&
     std::vector<LoraSegment>& segments = w_.segments[count];
     const std::int64_t max_rank = CollectSegments(layer, output, segments);
     if (segments.empty()) continue;
-    projections[count++] = {segments, output.y, TargetShape(config_, output.target, layer).out};
+    const std::int64_t out = shares ? w.n() : TargetShape(config_, output.target, layer).out;
+    projections[count++] = {segments, output.y.From(first), out};
     workspace += segments.back().end * max_rank;
   }
-  const MatMulArguments product = {x, rows, w, bias.empty() ? nullptr : bias.data(), y};
+  const MatMulArguments product = {x, rows, w, bias.empty() ? nullptr : bias.data(), y.From(first)};
   const bool of_logits = !outputs.empty() && outputs.front().target == LoraTarget::kLmHead;
-  if (of_logits) ExcludeAddedTokens(config_, y, rows);
-  const bool own = of_logits && CollectOwnSegments();
+  const bool own = of_logits && CollectOwnSegments(first, shares ? first + w.n() : config_.vocab_size);
   if (own || count == 0) MatMul(f_.context, product);
   if (own) OwnProducts(f_.context, {w_.own_segments, x, config_.EmbeddingSize(), y});
   if (count == 0) return;
@@ -361,11 +408,15 @@ std::int64_t CpuOps::CollectExpertSegments(std::int64_t layer, LoraTarget target
   return max_rank;
 }
 
-// Collects the rows of logits whose adapter brings rows of the output matrix. Returns whether there are any.
-bool CpuOps::CollectOwnSegments() {
+bool CpuOps::CollectOwnSegments(std::int64_t first, std::int64_t end) {
   w_.own_segments.clear();
   for (const AdapterRowsOf<LoraView>& group : batch_->AdaptersOf(block_)) {
-    if (group.adapter->output.count > 0) w_.own_segments.push_back({group.begin, group.end, group.adapter->output});
+    const OwnRows& all = group.adapter->output;
+    const TokenId* const begin = std::lower_bound(all.tokens, all.tokens + all.count, static_cast<TokenId>(first));
+    const TokenId* const last = std::lower_bound(begin, all.tokens + all.count, static_cast<TokenId>(end));
+    if (begin == last) continue;
+    w_.own_segments.push_back(
+        {group.begin, group.end, {last - begin, all.dtype, begin, all.rows + (begin - all.tokens)}});
   }
   return !w_.own_segments.empty();
 }
@@ -518,6 +569,18 @@ void CpuOps::Route(Rows router, Rows x, Rows chosen) {
 
 void CpuOps::ExpertLinear(std::int64_t layer, Rows x, const std::vector<Matrix>& w, const std::vector<Vector>& bias,
                           Rows y, std::span<const LoraOutput<Rows>> outputs) {
+  const auto pairs = static_cast<std::int64_t>(w_.experts.size());
+  if (w_.exchange.Splits(outputs.front().target)) {
+    const Rows own = w_.part_output.Ensure(pairs);
+    const LoraOutput<Rows> own_output = {outputs.front().target, own};
+    OwnExpertLinear(layer, w_.exchange.Whole(x, pairs, w.front().k()), w, bias, own, {&own_output, 1});
+    return w_.exchange.Columns(own, pairs, config_.hidden_size, y);
+  }
+  OwnExpertLinear(layer, x, w, bias, y, outputs);
+}
+
+void CpuOps::OwnExpertLinear(std::int64_t layer, Rows x, const std::vector<Matrix>& w, const std::vector<Vector>& bias,
+                             Rows y, std::span<const LoraOutput<Rows>> outputs) {
   ExpertMatMul(f_.context, {w_.chosen_rows.begins, x, w, bias, y});
   LoraProjection projections[kMaxSharedInput];
   std::size_t count = 0;
@@ -526,7 +589,9 @@ void CpuOps::ExpertLinear(std::int64_t layer, Rows x, const std::vector<Matrix>&
     std::vector<LoraSegment>& segments = w_.segments[count];
     const std::int64_t max_rank = CollectExpertSegments(layer, output.target, segments);
     if (segments.empty()) continue;
-    projections[count++] = {segments, output.y, TargetShape(config_, output.target, layer, 0).out};
+    const std::int64_t out =
+        w_.exchange.Splits(outputs.front().target) ? w.front().n() : TargetShape(config_, output.target, layer, 0).out;
+    projections[count++] = {segments, output.y, out};
     workspace += segments.back().end * max_rank;
   }
   if (count == 0) return;
@@ -569,6 +634,7 @@ void CpuOps::Add(Rows x, Rows y) {
 }
 
 void CpuOps::Scale(Rows x, std::int64_t rows, std::int64_t width, float factor, float cap) {
+  if (w_.exchange.part().rank > 0 && x.data == w_.logits.data()) return;  // rank 0 alone has logits
   ScaleRows(f_.context, {x, rows, width, factor, cap});
 }
 
@@ -589,6 +655,7 @@ void CpuOps::PrepareSampler() {
 
 // Also samples rows whose arrival failed: their logits may be anything, and the engine discards their tokens.
 void CpuOps::Sample(Rows logits, const SampleBatch& samples) {
+  if (w_.exchange.part().rank > 0) return;
   PrepareSampler();
   f_.context.pool->Run(static_cast<std::int64_t>(samples.rows.size()), [&](std::int64_t task, int worker) {
     const auto first = static_cast<std::size_t>(task), thread = static_cast<std::size_t>(worker);
@@ -602,6 +669,7 @@ void CpuOps::Sample(Rows logits, const SampleBatch& samples) {
 }
 
 void CpuOps::Score(Rows logits, std::span<const ScoreRow> scores) {
+  if (w_.exchange.part().rank > 0) return;
   PrepareSampler();
   const std::size_t first = result_.scores.size();
   result_.scores.resize(first + scores.size());
@@ -614,6 +682,7 @@ void CpuOps::Score(Rows logits, std::span<const ScoreRow> scores) {
 
 // Threads share the columns, never the rows: the order of a sum is fixed.
 void CpuOps::Pool(Rows x, const PoolBatch& pools) {
+  if (w_.exchange.part().rank > 0) return;
   constexpr std::int64_t kColumns = 512;  // columns of one task
   const std::int64_t hidden = config_.EmbeddingSize(), pieces = (hidden + kColumns - 1) / kColumns;
   result_.pooled.resize(pools.ranges.size() * static_cast<std::size_t>(hidden));

@@ -18,6 +18,7 @@
 #include "model/forward_pass.h"
 #include "model/lora_view.h"
 #include "model/model.h"
+#include "model/part_exchange.h"
 #include "model/rope.h"
 #include "model/sampler.h"
 #include "model/step_rows.h"
@@ -45,7 +46,9 @@ class CpuRowBuffer {
 
 // The memory in which batches are computed. It grows to the largest batch; then nothing allocates.
 struct CpuWorkspace {
-  explicit CpuWorkspace(const ModelConfig& config);
+  // `config`: of the part that is computed; `whole`: of the model.
+  CpuWorkspace(const ModelConfig& config, const ModelConfig& whole, const ModelPart& part);
+  explicit CpuWorkspace(const ModelConfig& config) : CpuWorkspace(config, config, {}) {}
   // As Model::Reserve.
   void Reserve(const ModelConfig& config, std::int64_t max_tokens, std::int64_t max_logit_rows,
                std::int64_t max_positions, std::int64_t max_rank, int threads);
@@ -79,6 +82,9 @@ struct CpuWorkspace {
   };
   std::array<Angles, 2> angles;
   AlignedBuffer<float> logits, lora, attention, states;
+  PartExchange exchange;
+  CpuRowBuffer part_output;             // this rank's outputs of layers whose outputs all ranks get
+  std::vector<std::int64_t> owners;     // by row of the batch: the rank that has its token's embedding
   std::vector<SamplerScratch> sampler;  // one per thread
 };
 
@@ -132,6 +138,8 @@ class CpuOps {
   void Score(Rows logits, std::span<const ScoreRow> scores);
   void Pool(Rows x, const PoolBatch& pools);
 
+  // Why parts could not be exchanged; nullopt: they were, or the model is whole.
+  const std::optional<Error>& error() const { return w_.exchange.error(); }
   // Time that AwaitLayer waited.
   TimeNs waited() const { return waited_; }
 
@@ -141,7 +149,13 @@ class CpuOps {
   void PrepareSampler();
   // Mamba-2's recurrence behind the convolution, and its norm. `place`: of the heads' states.
   void Scan(const StateWeightsOf<Vector>& weights, const StatePlace& place, Rows mixed, Rows steps, Rows z, Rows out);
-  bool CollectOwnSegments();
+  // The product and its LoRA for the outputs that this rank computes, which begin at column `first` of y.
+  void OwnLinear(std::int64_t layer, Rows x, std::int64_t rows, const Matrix& w, const Vector& bias, Rows y,
+                 std::int64_t first, std::span<const LoraOutput<Rows>> outputs);
+  void OwnExpertLinear(std::int64_t layer, Rows x, const std::vector<Matrix>& w, const std::vector<Vector>& bias,
+                       Rows y, std::span<const LoraOutput<Rows>> outputs);
+  // The rows of logits that adapters bring for tokens in [first, end). Returns whether there are any.
+  bool CollectOwnSegments(std::int64_t first, std::int64_t end);
   // Finds ChosenRows' runs of the batch's adapters; the rows of what they change.
   void CollectExpertRuns();
   std::int64_t CollectExpertSegments(std::int64_t layer, LoraTarget target, std::vector<LoraSegment>& segments) const;

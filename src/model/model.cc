@@ -16,8 +16,12 @@ void CheckLayout(const ModelConfig& config, const KvLayout& layout) {
 
 }  // namespace
 
-Model::Model(ModelConfig config, ModelWeights weights)
-    : config_(std::move(config)), weights_(std::move(weights)), workspace_(std::make_unique<CpuWorkspace>(config_)) {}
+Model::Model(ModelConfig config, ModelWeights weights, const ModelPart& part)
+    : part_(part),
+      config_(std::move(config)),
+      own_config_(ConfigOfPart(part, config_)),
+      weights_(std::move(weights)),
+      workspace_(std::make_unique<CpuWorkspace>(own_config_, config_, part_)) {}
 
 Model::~Model() = default;
 
@@ -27,25 +31,26 @@ Result<std::unique_ptr<Model>> Model::Load(const std::filesystem::path& director
   ASSIGN_OR_RETURN(const std::unique_ptr<ModelSource> source, OpenModelSource(directory));
   ASSIGN_OR_RETURN(ModelWeights weights, PackModelWeights(config, *source, options, progress));
   config.AddTokens(options.added_tokens);
-  return std::make_unique<Model>(std::move(config), std::move(weights));
+  return std::make_unique<Model>(std::move(config), std::move(weights), options.part);
 }
 
 void Model::Reserve(std::int64_t max_tokens, std::int64_t max_logit_rows, std::int64_t max_positions,
                     std::int64_t max_rank, int threads) {
-  workspace_->Reserve(config_, max_tokens, max_logit_rows, max_positions, max_rank, threads);
+  workspace_->Reserve(own_config_, max_tokens, max_logit_rows, max_positions, max_rank, threads);
 }
 
 void Model::Forward(const CpuPlace& place, const StepBatch& step, std::span<const LoraView* const> adapters,
                     StepResult& result) {
-  CheckLayout(config_, place.layout);
+  CheckLayout(own_config_, place.layout);
   StepRows<LoraView>& rows = workspace_->batch;
   rows.Describe(step, adapters);
-  CpuOps ops(config_, *workspace_, place, result);
+  CpuOps ops(own_config_, *workspace_, place, result);
   result.tokens.resize(step.samples.rows.size());
   result.scores.clear();
   result.pooled.clear();
-  ForwardPass<CpuOps>(config_, weights_, ops).Run(rows);
+  ForwardPass<CpuOps>(own_config_, weights_, ops).Run(rows);
   result.waited = ops.waited();
+  if (ops.error()) result.error = ops.error();
 }
 
 std::span<const float> Model::logits() const {

@@ -15,6 +15,7 @@
 #include "model/alibi.h"
 #include "model/model_tensors.h"
 #include "model/packer.h"
+#include "model/part_tensors.h"
 #include "tensor/half_float.h"
 
 namespace loramux {
@@ -282,7 +283,9 @@ Status CheckMemory(const ModelTensors& tensors, const WeightOptions& options) {
 
 Result<ModelWeights> PackModelWeights(const ModelConfig& config, ModelSource& source, const WeightOptions& options,
                                       const Progress& progress) {
-  ASSIGN_OR_RETURN(const ModelTensors tensors, FindModelTensors(config, source));
+  RETURN_IF_ERROR(CheckParts(config, options.part.ranks));
+  ASSIGN_OR_RETURN(ModelTensors tensors, FindModelTensors(config, source));
+  TakePart(options.part, config, tensors);
   RETURN_IF_ERROR(CheckMemory(tensors, options));
   Packer packer(progress, MatrixBytes(tensors));
   const std::optional<WeightFormat> embeddings = EmbeddingFormat(options);
@@ -292,6 +295,11 @@ Result<ModelWeights> PackModelWeights(const ModelConfig& config, ModelSource& so
   weights.final_norm = NormOf(tensors.final_norm);
   weights.embedding_norm = NormOf(tensors.embedding_norm);
   weights.slopes = AlibiSlopes(config);
+  if (!weights.slopes.empty()) {
+    const OutputRange heads = HeadsOf(options.part, config);
+    const auto first = weights.slopes.begin() + heads.first;
+    weights.slopes = std::vector<float>(first, first + heads.count);
+  }
   if (tensors.project_in.weight != nullptr) {
     weights.project_in = packer.Matrix({tensors.project_in}, options.layers);
     weights.project_out = packer.Matrix({tensors.project_out}, options.layers);

@@ -8,6 +8,7 @@
 
 #include "base/result.h"
 #include "formats/model_config.h"
+#include "formats/model_part.h"
 #include "kernels/matmul.h"
 #include "model/model_weights.h"
 #include "quant/model_source.h"
@@ -34,6 +35,7 @@ struct WeightOptions {
   std::optional<WeightFormat> embeddings;
   std::int64_t added_tokens = 0;  // ModelConfig::AddTokens, once the weights are read
   std::int64_t memory = 0;        // bytes that they may take; 0: the machine's with its swap
+  ModelPart part;                 // what is read of the model
 };
 
 // What `options` stand for.
@@ -49,6 +51,7 @@ std::optional<WeightFormat> EmbeddingFormat(const WeightOptions& options);
 // Norms and biases become float32. Error (kResourceExhausted): what is not used where it lies in its file needs more
 // memory than there is; it says which formats and files would do. `progress` may be empty. The mapped pages can be
 // dropped afterwards.
+// Of a part, only its rows are read.
 Result<ModelWeights> PackModelWeights(const ModelConfig& config, ModelSource& source, const WeightOptions& options,
                                       const Progress& progress);
 

@@ -1,0 +1,13 @@
+// The tensors of a rank's part of a model.
+#pragma once
+
+#include "formats/model_part.h"
+#include "model/model_tensors.h"
+
+namespace loramux {
+
+// Leaves the outputs of every layer that the rank computes (OutputsOf), and its heads' vectors. What all ranks compute
+// stays whole: norms, routers, positions, projections beside a narrow embedding. REQUIRES: CheckParts.
+void TakePart(const ModelPart& part, const ModelConfig& whole, ModelTensors& tensors);
+
+}  // namespace loramux
