@@ -95,8 +95,8 @@ TEST_P(GroupLoad, TightMemoryGivesTheAnswersOfOneProcess) {
     tight = Tight(roomy);
     whole_bytes = roomy.runtime().weight_bytes();
   }
-  // Memory is of each rank's own part, of keys and values as of adapters' B.
-  tight.device_memory = tight.device_memory * 2 / 3;
+  // Of an adapter, A is whole on each rank; of keys and values, and of B, there is only a part.
+  tight.device_memory = tight.device_memory * 9 / 10;
   tight.host_memory = tight.host_memory * 2 / 3;
   Followers followers(tight, GetParam());
   World group(tight);

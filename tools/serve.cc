@@ -594,11 +594,12 @@ void AddServeFlags(CommandLine& line, ServeFlags& flags) {
 int RunServe(ServeFlags flags) {
   const Status status = Serve(flags);
   if (status.ok()) return 0;
-  const int exit_status = FailCommand("serve", status.error());
+  int exit_status = FailCommand("serve", status.error());
   Collectives* const group = flags.runtime.options.group.get();
-  if (group == nullptr || !group->failure() || status.error().code != ErrorCode::kUnavailable) return exit_status;
-  group->Abort(kExitRankLost);  // also those that are only stopped
-  return kExitRankLost;
+  if (group == nullptr) return exit_status;
+  if (group->failure() && status.error().code == ErrorCode::kUnavailable) exit_status = kExitRankLost;
+  group->Abort(exit_status);  // also those that wait for this one, or are only stopped
+  return exit_status;
 }
 
 }  // namespace

@@ -84,7 +84,8 @@ struct GroupLeader::State {
   const std::shared_ptr<Collectives> group;
   const std::function<void()> on_report, on_lost;
   mutable std::mutex mutex;
-  std::mutex sending;  // held while an order is sent; taken before `mutex`
+  std::mutex announcing;  // held while an adapter is announced; taken before `sending`
+  std::mutex sending;     // held while an order is sent; taken before `mutex`
   std::map<std::uint64_t, Outstanding> outstanding;
   std::map<const LayerProgress*, std::uint64_t> numbers;  // numbers of transfers in flight
   std::map<AdapterGeneration, std::weak_ptr<const AdapterVersion>> announced;
@@ -133,7 +134,9 @@ struct GroupLeader::State {
     return ended;
   }
 
+  // Returns once the others have the order, or will have it before any that the caller sends.
   void Announce(const std::shared_ptr<const AdapterVersion>& version) {
+    const std::lock_guard one_by_one(announcing);
     MessageWriter order;
     {
       const std::lock_guard lock(mutex);

@@ -153,7 +153,9 @@ Result<ReceivedTransfer> TakeTransfer(MessageReader& from, std::uint64_t number,
 void PutAdapter(const AdapterVersion& version, MessageWriter& to) {
   to.Put(version.generation);
   to.PutText(version.name);
-  to.PutText(std::filesystem::absolute(version.file.directory).string());
+  std::error_code error;
+  const auto absolute = std::filesystem::absolute(version.file.directory, error);
+  to.PutText((error ? version.file.directory : absolute).string());
   to.PutText(version.file.digest);
   to.PutAll(version.file.layer_digests);
   to.Put(version.layout.dtype);

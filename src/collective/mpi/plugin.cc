@@ -3,6 +3,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <limits>
 #include <memory>
 #include <mutex>
@@ -51,7 +52,12 @@ class MpiRank final : public Collectives {
     if (!failed() || ended()) Finalise();  // ranks that were lost would never join in
   }
 
-  void Abort(int exit_status) override { MPI_Abort(MPI_COMM_WORLD, exit_status); }
+  // MPI_Abort waits for mpirun, which may be busy with the end of another rank.
+  void Abort(int exit_status) override {
+    std::thread([exit_status] { MPI_Abort(MPI_COMM_WORLD, exit_status); }).detach();
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    std::_Exit(exit_status);
+  }
 
  private:
   MPI_Comm Of(GroupChannel channel) const { return channels_[static_cast<std::size_t>(channel)]; }
