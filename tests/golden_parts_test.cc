@@ -24,11 +24,12 @@ using golden::Value;
 
 constexpr TimeNs kWaitLimit = 120 * kNsPerSecond;
 
-WeightOptions OptionsOf(const std::string& name, const ModelPart& part) {
+WeightOptions OptionsOf(const std::string& name, const ModelPart& part, std::optional<WeightFormat> layers) {
   const std::filesystem::path directory = CasesDirectory() / name;
   const auto json = nlohmann::json::parse(std::ifstream(directory / "case.json"));
   WeightOptions options;
   if (!Value(LoadModelConfig(directory / "model")).quantization.empty()) options.layers = WeightFormat::kF32;
+  if (layers) options.layers = layers;
   options.added_tokens = json["model"].value("added_tokens", std::int64_t{0});
   options.part = part;
   return options;
@@ -45,10 +46,10 @@ struct PagedAdapter {
 // One rank with its part of the model, of adapters and of keys and values; or the whole.
 class Rank {
  public:
-  Rank(const std::string& name, const ModelPart& part, Collectives* group)
+  Rank(const std::string& name, const ModelPart& part, Collectives* group, std::optional<WeightFormat> layers = {})
       : directory_(CasesDirectory() / name),
         group_(group),
-        model_(Value(Model::Load(directory_ / "model", OptionsOf(name, part), nullptr))),
+        model_(Value(Model::Load(directory_ / "model", OptionsOf(name, part, layers), nullptr))),
         layout_(KvLayoutOf(model_->own_config(), 8, DType::kBF16)),
         stride_((layout_.PageBytes() + 63) / 64 * 64),
         memory_(static_cast<std::int64_t>(stride_) * kPages) {
@@ -141,11 +142,13 @@ class Rank {
 
 class GoldenPartsTest : public ::testing::TestWithParam<std::string> {};
 
-void ExpectSameAsWhole(const std::string& name, Rank& whole, std::int64_t ranks) {
+void ExpectSameAsWhole(const std::string& name, Rank& whole, std::int64_t ranks,
+                       std::optional<WeightFormat> layers = {}) {
   auto ends = MakeThreadGroup(ranks, kWaitLimit);
   std::vector<std::unique_ptr<Rank>> parts;
   for (std::int64_t rank = 0; rank < ranks; ++rank) {
-    parts.push_back(std::make_unique<Rank>(name, ModelPart{rank, ranks}, ends[static_cast<std::size_t>(rank)].get()));
+    parts.push_back(
+        std::make_unique<Rank>(name, ModelPart{rank, ranks}, ends[static_cast<std::size_t>(rank)].get(), layers));
     ASSERT_LT(WeightBytes(parts.back()->model().weights()), WeightBytes(whole.model().weights()));
   }
   whole.KeepRunsOf(*parts.front());
@@ -183,7 +186,8 @@ TEST_P(GoldenPartsTest, AreBitwiseTheWhole) {
     if (!possible.ok()) {
       EXPECT_EQ(possible.error().code, ErrorCode::kUnsupported);
       EXPECT_NE(possible.error().message.find("expected"), std::string::npos) << possible.error().message;
-      const auto refused = Model::Load(CasesDirectory() / GetParam() / "model", OptionsOf(GetParam(), {0, ranks}), {});
+      const auto refused =
+          Model::Load(CasesDirectory() / GetParam() / "model", OptionsOf(GetParam(), {0, ranks}, {}), {});
       ASSERT_FALSE(refused.ok());
       EXPECT_EQ(refused.error().message, possible.error().message);
       continue;
@@ -192,6 +196,17 @@ TEST_P(GoldenPartsTest, AreBitwiseTheWhole) {
     ASSERT_NO_FATAL_FAILURE(ExpectSameAsWhole(GetParam(), whole, ranks));
   }
   if (!shared) GTEST_SKIP() << "its ranks cannot share it: recurrent layers, or too few heads";
+}
+
+// Products with integers, of rows that begin within a panel of the whole matrix too.
+TEST(GoldenQuantisedPartsTest, AreBitwiseTheWhole) {
+  for (const WeightFormat layers : {WeightFormat::kQ8, WeightFormat::kQ4}) {
+    for (const std::string name : {"llama2", "llama_bf16", "gpt_oss_mxfp4"}) {
+      SCOPED_TRACE(name);
+      Rank whole(name, {}, nullptr, layers);
+      for (const std::int64_t ranks : {2, 4}) ExpectSameAsWhole(name, whole, ranks, layers);
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, GoldenPartsTest, ::testing::ValuesIn(golden::CaseNames()),

@@ -8,8 +8,7 @@ using enum ForeignValues;
 
 constexpr std::string_view kVllm = "vLLM", kSglang = "SGLang", kBoth = "vLLM, SGLang", kLlama = "llama.cpp",
                            kTgi = "TGI, LoRAX";
-constexpr std::string_view kOneProcess =
-    "one process computes everything, and there is no other to share the work with";
+constexpr std::string_view kOneProcess = "processes share the work by --tensor-parallel-size alone";
 constexpr std::string_view kInTheFile =
     "the format of quantised weights is found in config.json; use --weights q8 or q4 to round floats";
 constexpr std::string_view kAnyExperts = "adapters of experts are read in every form that the guide to adapters lists";
@@ -77,8 +76,9 @@ constexpr ForeignFlag kFlags[] = {
     {kVllm, "--max-seq-len-to-capture,--compilation-config,-O", kIgnored, "nothing is compiled", kOne},
     {kVllm, "--use-v2-block-manager", kHolds, "there is one block manager"},
     // Machines.
-    {kVllm, "--tensor-parallel-size,--pipeline-parallel-size,--data-parallel-size", kRefused, kOneProcess, kOne, "1"},
-    {kVllm, "--distributed-executor-backend,--max-parallel-loading-workers", kIgnored, kOneProcess, kOne},
+    {kVllm, "--pipeline-parallel-size,--data-parallel-size", kRefused, kOneProcess, kOne, "1"},
+    {kVllm, "--distributed-executor-backend,--max-parallel-loading-workers", kIgnored,
+     "the processes of --tensor-parallel-size are those of mpirun", kOne},
     {kVllm, "--api-server-count", kIgnored, "--http-threads serve the connections", kOne, "1"},
     {kVllm, "--headless,--enable-expert-parallel", kRefused, kOneProcess},
     {kVllm, "--kv-transfer-config", kRefused, kOneProcess, kOne},

@@ -259,11 +259,14 @@ Result<WeightOptions> WeightOptionsOf(const RuntimeFlags& flags) {
 Result<RuntimeOptions> RuntimeOptionsOf(const RuntimeFlags& flags) {
   RuntimeOptions options = flags.options;
   ASSIGN_OR_RETURN(options.spec, SpecOf(flags));
-  const std::int64_t automatic = HasOwnMemory(options.device.get()) ? 0 : AutoDeviceMemory();  // 0: what is left
+  const ModelPart part = options.weights.part;  // each has pools of its own, most often on the same machine
+  const std::int64_t of_machine = AutoDeviceMemory() / part.ranks;
+  const std::int64_t automatic = HasOwnMemory(options.device.get()) ? 0 : of_machine;  // 0: what is left
   ASSIGN_OR_RETURN(options.device_memory, Memory(flags.device_memory, "--device-memory", automatic));
-  ASSIGN_OR_RETURN(options.host_memory, Memory(flags.host_memory, "--host-memory", AutoDeviceMemory()));
+  ASSIGN_OR_RETURN(options.host_memory, Memory(flags.host_memory, "--host-memory", of_machine));
   RETURN_IF_ERROR(CheckMemory(options));
   ASSIGN_OR_RETURN(options.weights, WeightOptionsOf(flags));
+  options.weights.part = part;
   RETURN_IF_ERROR(CheckRange(flags.adapter_tokens, 0, kMostAdapterTokens, "--adapter-tokens"));
   options.weights.added_tokens = flags.adapter_tokens;
   ASSIGN_OR_RETURN(options.kv_dtype, KvDTypeFlag(flags.kv_dtype, options.device != nullptr));

@@ -41,6 +41,7 @@
 #include "tools/adapter_flags.h"
 #include "tools/fleet_member.h"
 #include "tools/foreign_flags.h"
+#include "tools/group_flags.h"
 #include "tools/idle_flags.h"
 #include "tools/listen_flags.h"
 #include "tools/output_flags.h"
@@ -58,6 +59,7 @@ namespace {
 
 struct ServeFlags {
   RuntimeFlags runtime;
+  GroupFlags group;
   ServerOptions server;  // what the flags leave open is set when the server starts
   AdapterFlags adapters;
   EtcdOptions etcd;
@@ -344,15 +346,25 @@ Result<std::unique_ptr<Server>> StartServer(ServerOptions options, EarlyParts& e
        .spans = early.spans.get()});
 }
 
-Status Serve(ServeFlags flags) {
+// The end of a group is rank 0's to decide: signals, which mpirun gives to all, are for that.
+Status Follow(ServeFlags& flags, Signals& signals) {
+  signals.MarkReady();
+  return FollowInGroup(flags.group, flags.runtime);
+}
+
+Status Serve(ServeFlags& flags) {
   Signals signals;
   RETURN_IF_ERROR(InitLogging(flags.runtime.log_level, flags.runtime.log_format));
   for (const std::string& warning : flags.warnings) spdlog::warn("{}", warning);
   for (const std::string& warning : WarningsOfIdle(flags)) spdlog::warn("{}", warning);
   ReturnFreedMemory();
   std::set_new_handler(GiveUpMemory);
+  RETURN_IF_ERROR(JoinGroup(flags.group, flags.runtime));
+  if (flags.runtime.options.weights.part.rank > 0) return Follow(flags, signals);
   RETURN_IF_ERROR(RaiseOpenFileLimit(flags.server.http.max_connections));
   ASSIGN_OR_RETURN(EarlyParts early, ReadEarly(flags));
+  RETURN_IF_ERROR(AgreeInGroup(flags.group, flags.runtime));
+  flags.runtime.options.on_group_end = [&signals] { signals.Stop(); };
   AdapterTextOptions text = AdapterTextOptionsOf(flags.runtime, *early.tokenizer, early.templates);
   text.defaults = DefaultsOfAdapters(flags.generation_config, flags.server.defaults);
   AdapterTextReader texts(std::move(text));
@@ -392,6 +404,8 @@ Status Serve(ServeFlags flags) {
                  flags.record);
   }
   LogServed(runtime->engine().Stats());
+  if (const std::string group = runtime->DescribeGroup(); !group.empty()) spdlog::info("{}", group);
+  if (const auto lost = runtime->GroupFailure()) return *lost;
   return Ok{};
 }
 
@@ -542,6 +556,7 @@ void AddServeFlags(CommandLine& line, ServeFlags& flags) {
       "Flags of vLLM and of other servers work too (docs/reference/flags.md).");
   AddRuntimeFlags(line, flags.runtime);
   AddDeviceFlag(line, flags.runtime);
+  AddGroupFlags(line, flags.group);
   AddAdapterFlags(line, flags.adapters);
   AddFleetMemberFlags(line, flags.etcd, flags.self);
   AddConnectionFlags(line, flags);
@@ -576,9 +591,15 @@ void AddServeFlags(CommandLine& line, ServeFlags& flags) {
                     "0: seeds that cannot be predicted or repeated"});
 }
 
-int RunServe(const ServeFlags& flags) {
+int RunServe(ServeFlags flags) {
   const Status status = Serve(flags);
-  return status.ok() ? 0 : FailCommand("serve", status.error());
+  if (status.ok()) return 0;
+  int exit_status = FailCommand("serve", status.error());
+  Collectives* const group = flags.runtime.options.group.get();
+  if (group == nullptr) return exit_status;
+  if (group->failure() && status.error().code == ErrorCode::kUnavailable) exit_status = kExitRankLost;
+  group->Abort(exit_status);  // also those that wait for this one, or are only stopped
+  return exit_status;
 }
 
 }  // namespace

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Installs what building (and testing) loramux needs and is not there yet. Debian and Ubuntu packages only; on other
 # systems it says what to install. Uses sudo only when not root.
-# Usage: tools/setup.sh build|test|bundle|envoy|arm64|cuda
+# Usage: tools/setup.sh build|test|bundle|envoy|mpi|arm64|cuda
 #   bundle: what tools/bundle.py needs for the tarball and the wheel; also part of `test`.
 #   envoy: gRPC, for the plugin of `loramux route --ext-proc`; also part of `test`.
+#   mpi: Open MPI, for the plugin of `loramux serve --tensor-parallel-size`; also part of `test`.
 #   arm64: a compiler for ARM, qemu, and the libraries for ARM in build/arm64/sysroot; the system's own stay as they are.
 #   cuda: NVIDIA's compiler and libraries, from PyPI into build/cuda; neither root rights nor a GPU.
 set -euo pipefail
@@ -16,6 +17,7 @@ readonly test_packages=(libgtest-dev libgmock-dev libbenchmark-dev openssl clang
   python3-venv python3-prometheus-client etcd-server)
 readonly bundle_packages=(patchelf binutils dpkg)
 readonly envoy_packages=(libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc)
+readonly mpi_packages=(libopenmpi-dev openmpi-bin)
 readonly arm64_packages=(g++-aarch64-linux-gnu qemu-user-static)
 # Boost 1.81 or later, by the names that releases give it; the first that exists is taken.
 readonly boost_packages=(libboost1.81-dev libboost1.83-dev libboost1.88-dev libboost-dev)
@@ -165,6 +167,7 @@ main() {
     say "  ${build_packages[*]} ${boost_packages[0]} libboost-context1.81-dev cargo (1.$min_rust_minor+)"
     if [ "${1:-build}" = test ]; then say "  for the tests: ${test_packages[*]} chromium nodejs npm"; fi
     case "${1:-build}" in test|envoy) say "  for loramux route --ext-proc: ${envoy_packages[*]}" ;; esac
+    case "${1:-build}" in test|mpi) say "  for loramux serve --tensor-parallel-size: ${mpi_packages[*]}" ;; esac
     return 0
   fi
   if [ "${1:-build}" = arm64 ]; then install_arm64; return; fi
@@ -177,6 +180,7 @@ main() {
     install_node
   fi
   case "${1:-build}" in test|envoy) install_packages "${envoy_packages[@]}" ;; esac
+  case "${1:-build}" in test|mpi) install_packages "${mpi_packages[@]}" ;; esac
   case "${1:-build}" in test|bundle) install_packages "${bundle_packages[@]}" ;; esac
   install_rust
 }

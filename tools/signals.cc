@@ -50,6 +50,12 @@ void Signals::MarkReady() {
   state_->ready = true;
 }
 
+void Signals::Stop() {
+  const std::lock_guard lock(state_->mutex);
+  if (state_->stop == 0) state_->stop = SIGTERM;
+  state_->came.notify_all();
+}
+
 int Signals::Wait() {
   std::unique_lock lock(state_->mutex);
   state_->came.wait(lock, [this] { return state_->reload || state_->stop != 0; });

@@ -15,6 +15,8 @@ class Signals {
   Signals();
   // From now on a signal asks for a shutdown instead of ending the process.
   void MarkReady();
+  // Asks for the shutdown as SIGTERM does. Thread-safe.
+  void Stop();
   // Blocks until the next signal after MarkReady: SIGHUP, or the one that asks for the shutdown.
   int Wait();
 

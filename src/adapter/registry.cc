@@ -262,6 +262,11 @@ Result<VersionPtr> AdapterRegistry::Compose(const std::vector<WeightedAdapter>& 
   }
   version->path = version->name;
   version->created_unix_seconds = now_unix_seconds;
+  if (!options_.part.whole()) {
+    return Unsupported(
+        "a group of ranks (--tensor-parallel-size) serves one adapter for each request, found " + version->name,
+        "model");
+  }
   ASSIGN_OR_RETURN(version->file, JoinAdapters(shares, version->name));
   ASSIGN_OR_RETURN(version->layout, LayOut(version->name, version->path, version->file));
   VersionPtr oldest;  // released after the lock

@@ -33,6 +33,14 @@ void Collectives::Fail(Error error) {
   failed_.store(true, std::memory_order_release);
 }
 
+void Collectives::End() {
+  const std::lock_guard lock(mutex_);
+  if (error_) return;
+  error_ = Unavailable("the group's work is done");
+  ended_.store(true, std::memory_order_release);
+  failed_.store(true, std::memory_order_release);
+}
+
 Status Collectives::Check(Status status) {
   if (!status.ok()) Fail(status.error());
   return status;

@@ -55,6 +55,12 @@ class Collectives {
   std::optional<Error> failure() const;
   // Ends the group: every wait of this rank, now or later, returns the error. Only the first one counts.
   void Fail(Error error);
+  // Ends the group because its work is done: as Fail, unless it has failed.
+  void End();
+
+  // Ends all processes of the group at once, this one too, with this exit status; lost and stopped ones as well.
+  // Returns where ranks are no processes.
+  virtual void Abort(int /*exit_status*/) {}
 
   // Bytes that this rank has received in exchanges of steps, and the time that these took.
   std::int64_t step_bytes() const { return step_bytes_.load(std::memory_order_relaxed); }
@@ -80,6 +86,7 @@ class Collectives {
   virtual Result<std::optional<std::vector<std::byte>>> ReceiveMessage(GroupChannel channel, std::int64_t from,
                                                                        TimeNs limit) = 0;
   bool failed() const { return failed_.load(std::memory_order_acquire); }
+  bool ended() const { return ended_.load(std::memory_order_acquire); }  // by End
   // The error of a rank that was waited for in vain.
   Error Lost(std::int64_t rank) const;
 
@@ -90,7 +97,7 @@ class Collectives {
   const std::int64_t rank_, ranks_;
   const TimeNs wait_limit_;
   OsClock clock_;
-  std::atomic<bool> failed_{false};
+  std::atomic<bool> failed_{false}, ended_{false};
   mutable std::mutex mutex_;  // guards error_
   std::optional<Error> error_;
   std::atomic<std::int64_t> step_bytes_{0};

@@ -7,7 +7,9 @@
 namespace loramux {
 
 // Leaves the outputs of every layer that the rank computes (OutputsOf), and its heads' vectors. What all ranks compute
-// stays whole: norms, routers, positions, projections beside a narrow embedding. REQUIRES: CheckParts.
-void TakePart(const ModelPart& part, const ModelConfig& whole, ModelTensors& tensors);
+// stays whole: norms, routers, positions, projections beside a narrow embedding. Error (kUnsupported): layers that
+// share a matrix in memory are quantised in different formats, and the rank's rows do not fill panels. REQUIRES:
+// CheckParts.
+Status TakePart(const ModelPart& part, const ModelConfig& whole, ModelTensors& tensors);
 
 }  // namespace loramux

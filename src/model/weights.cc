@@ -329,7 +329,7 @@ Result<ModelWeights> PackModelWeights(const ModelConfig& config, ModelSource& so
                                       const Progress& progress) {
   RETURN_IF_ERROR(CheckParts(config, options.part.ranks));
   ASSIGN_OR_RETURN(ModelTensors tensors, FindModelTensors(config, source));
-  TakePart(options.part, config, tensors);
+  RETURN_IF_ERROR(TakePart(options.part, config, tensors));
   RETURN_IF_ERROR(CheckMemory(tensors, options));
   Packer packer(progress, MatrixBytes(tensors));
   const std::optional<WeightFormat> embeddings = EmbeddingFormat(options);

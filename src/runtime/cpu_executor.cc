@@ -85,7 +85,7 @@ struct CpuExecutor::State {
     if (!batch.copies.empty()) CopyPages(batch.copies);
     adapters.clear();
     for (const AdapterSegment& segment : batch.segments) adapters.push_back(ViewOf(segment));
-    model->Forward({context, layout, arena, options.lora_variant}, batch, adapters, result);
+    model->Forward({context, layout, arena, options.lora_variant, options.group}, batch, adapters, result);
   }
 };
 

@@ -21,6 +21,7 @@ struct CpuExecutorOptions {
   std::int64_t max_batch_tokens = 512, max_running = 256, max_positions = 4096, max_rank = 64;
   std::int64_t max_drafted_tokens = 0;  // in a batch (StepBatch::AddDraft)
   AssistSetup assist;                   // only for an executor on a device (GpuExecutor)
+  Collectives* group = nullptr;         // ranks that compute the model's other parts; it outlives the executor
 };
 
 // The real Executor of the engine: computes each step on the CPU, one after another.

@@ -10,8 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "runtime/group_messages.h"
 
@@ -57,7 +59,8 @@ Status AgreeOnFacts(Collectives& group, const GroupFacts& facts) {
     MessageReader from(message);
     const auto found = Difference(facts, from);
     if (!found || !difference.empty()) continue;
-    difference = NameOfRank(group, rank) + " differs in " + *found + "; all ranks run the same program with the same flags";
+    difference =
+        NameOfRank(group, rank) + " differs in " + *found + "; all ranks run the same program with the same flags";
   }
   MessageWriter verdict;
   verdict.PutText(difference);
@@ -75,20 +78,24 @@ struct GroupLeader::State {
     std::optional<Error> error;
   };
 
-  State(std::shared_ptr<Collectives> g, std::function<void()> report)
-      : group(std::move(g)), on_report(std::move(report)) {}
+  State(std::shared_ptr<Collectives> g, std::function<void()> report, std::function<void()> lost)
+      : group(std::move(g)), on_report(std::move(report)), on_lost(std::move(lost)) {}
 
   const std::shared_ptr<Collectives> group;
-  const std::function<void()> on_report;
+  const std::function<void()> on_report, on_lost;
   mutable std::mutex mutex;
-  std::mutex sending;  // held while an order is sent; taken before `mutex`
+  std::mutex announcing;  // held while an adapter is announced; taken before `sending`
+  std::mutex sending;     // held while an order is sent; taken before `mutex`
   std::map<std::uint64_t, Outstanding> outstanding;
-  std::map<const LayerProgress*, std::uint64_t> numbers;  // of transfers in flight
+  std::map<const LayerProgress*, std::uint64_t> numbers;  // numbers of transfers in flight
   std::map<AdapterGeneration, std::weak_ptr<const AdapterVersion>> announced;
   std::uint64_t last_number = 0;
-  bool stopping = false;
+  bool stopping = false, lost = false;
   std::condition_variable stop;
   std::vector<std::thread> threads;
+  OsClock clock;
+  std::int64_t steps = 0;                      // steps that have ended
+  TimeNs computing_time = 0, report_time = 0;  // time until this rank's part was computed, and from then on
 
   std::int64_t others() const { return group->ranks() - 1; }
 
@@ -127,7 +134,9 @@ struct GroupLeader::State {
     return ended;
   }
 
+  // Returns once the others have the order, or will have it before any that the caller sends.
   void Announce(const std::shared_ptr<const AdapterVersion>& version) {
+    const std::lock_guard one_by_one(announcing);
     MessageWriter order;
     {
       const std::lock_guard lock(mutex);
@@ -183,9 +192,19 @@ struct GroupLeader::State {
       }
       on_report();
     }
-    const std::lock_guard lock(mutex);
-    if (!stopping && group->failure()) spdlog::error("{}", group->failure()->message);
+    TellOfLoss();
     on_report();
+  }
+
+  // Once, although several threads notice it.
+  void TellOfLoss() {
+    {
+      const std::lock_guard lock(mutex);
+      if (stopping || lost) return;
+      lost = true;
+    }
+    spdlog::error("{}", group->failure()->message);
+    if (on_lost) on_lost();
   }
 
   // Lets the others know that this rank lives.
@@ -220,17 +239,27 @@ class GroupLeader::GroupExecutor final : public Executor {
     }
     state_->SendToAll(order);
     steps_.push_back(number);
+    began_ = state_->clock.Now();
     own_->Submit(std::move(batch));
   }
 
   bool Poll(StepResult& result) override {
     if (steps_.empty()) return false;
-    if (!computed_ && !own_->Poll(computed_result_)) return false;
-    computed_ = true;
+    if (!computed_) {
+      if (!own_->Poll(computed_result_)) return false;
+      computed_ = true;
+      computed_at_ = state_->clock.Now();
+    }
     const auto others = state_->End(steps_.front());
     if (!others) return false;
     steps_.pop_front();
     computed_ = false;
+    {
+      const std::lock_guard lock(state_->mutex);
+      ++state_->steps;
+      state_->computing_time += computed_at_ - began_;
+      state_->report_time += state_->clock.Now() - computed_at_;
+    }
     std::swap(result, computed_result_);
     if (others->error && !result.error) result.error = others->error;
     // What one rank cannot compute, no later step can rely on.
@@ -244,6 +273,7 @@ class GroupLeader::GroupExecutor final : public Executor {
   std::deque<std::uint64_t> steps_;
   StepResult computed_result_;  // result of steps_.front() on this rank, if it was computed
   bool computed_ = false;
+  TimeNs began_ = 0, computed_at_ = 0;  // times of the last step
 };
 
 class GroupLeader::GroupTransfer final : public PageTransfer {
@@ -316,7 +346,8 @@ class GroupLeader::GroupTransfer final : public PageTransfer {
 };
 
 Result<std::unique_ptr<GroupLeader>> GroupLeader::Start(std::shared_ptr<Collectives> group, const GroupSetup& setup,
-                                                        std::function<void()> on_report) {
+                                                        std::function<void()> on_report,
+                                                        std::function<void()> on_lost) {
   CHECK_EQ(group->rank(), 0);
   MessageWriter order;
   order.Put(setup);
@@ -332,7 +363,7 @@ Result<std::unique_ptr<GroupLeader>> GroupLeader::Start(std::shared_ptr<Collecti
       return *std::move(error);
     }
   }
-  auto state = std::make_unique<State>(std::move(group), std::move(on_report));
+  auto state = std::make_unique<State>(std::move(group), std::move(on_report), std::move(on_lost));
   return std::unique_ptr<GroupLeader>(new GroupLeader(std::move(state)));
 }
 
@@ -350,7 +381,7 @@ GroupLeader::~GroupLeader() {
   }
   state_->stop.notify_all();
   state_->SendToAll(GroupOrder::kEnd, 0);
-  state_->group->Fail(Unavailable("the group's work is done"));
+  state_->group->End();
   for (std::thread& thread : state_->threads) thread.join();
 }
 
@@ -362,8 +393,24 @@ std::unique_ptr<PageTransfer> GroupLeader::Lead(std::unique_ptr<PageTransfer> ow
   return std::make_unique<GroupTransfer>(state_.get(), std::move(own));
 }
 
+std::string GroupLeader::DescribeSteps() const {
+  const std::lock_guard lock(state_->mutex);
+  const double steps = static_cast<double>(std::max<std::int64_t>(1, state_->steps)) * 1e6;
+  const auto exchanges = static_cast<double>(state_->group->step_time());
+  return fmt::format(
+      "{} steps on {} ranks: {:.3f} ms to compute, {:.3f} ms in exchanges, which receive {}, and {:.3f} ms until all "
+      "had "
+      "reported",
+      state_->steps, state_->group->ranks(), (static_cast<double>(state_->computing_time) - exchanges) / steps,
+      exchanges / steps, FormatBytes(state_->group->step_bytes() / std::max<std::int64_t>(1, state_->steps)),
+      static_cast<double>(state_->report_time) / steps);
+}
+
 void GroupLeader::Announce(const std::shared_ptr<const AdapterVersion>& version) { state_->Announce(version); }
 
-std::optional<Error> GroupLeader::failure() const { return state_->group->failure(); }
+std::optional<Error> GroupLeader::failure() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->stopping ? std::nullopt : state_->group->failure();
+}
 
 }  // namespace loramux

@@ -39,21 +39,24 @@ Status AgreeOnFacts(Collectives& group, const GroupFacts& facts);
 class GroupLeader {
  public:
   // Sends the setup and waits until all ranks are ready. Calls `on_report` when a rank has done something, and when one
-  // is lost. Error: a rank's own, with its number, or it is lost.
+  // is lost; then `on_lost` too, unless it is empty. Error: a rank's own, with its number, or it is lost.
   static Result<std::unique_ptr<GroupLeader>> Start(std::shared_ptr<Collectives> group, const GroupSetup& setup,
-                                                    std::function<void()> on_report);
+                                                    std::function<void()> on_report,
+                                                    std::function<void()> on_lost = {});
   ~GroupLeader();
   GroupLeader(const GroupLeader&) = delete;
   GroupLeader& operator=(const GroupLeader&) = delete;
 
-  // An executor of steps on all ranks, and a transfer on all ranks, whose own parts these carry out. A step or a transfer
-  // has ended when it has on each. They must go before the leader.
+  // An executor of steps on all ranks, and a transfer on all ranks, whose own parts these carry out. A step or a
+  // transfer has ended when it has on each. They must go before the leader.
   std::unique_ptr<Executor> Lead(std::unique_ptr<Executor> own);
   std::unique_ptr<PageTransfer> Lead(std::unique_ptr<PageTransfer> own);
   // Tells the others of an adapter, which they open at once; later uses name it by its generation.
   void Announce(const std::shared_ptr<const AdapterVersion>& version);
   // Why the group has ended; nullopt: it has not.
   std::optional<Error> failure() const;
+  // What steps took: computing, exchanges with their waits, and waiting for the others' reports.
+  std::string DescribeSteps() const;
 
  private:
   struct State;

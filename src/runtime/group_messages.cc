@@ -135,7 +135,7 @@ void PutTransfer(const TransferJob& job, MessageWriter& to) {
   to.Put(job.by_layer);
 }
 
-Result<TransferJob> TakeTransfer(MessageReader& from, std::uint64_t number, const AdapterByGeneration& adapters) {
+Result<ReceivedTransfer> TakeTransfer(MessageReader& from, std::uint64_t number, const AdapterByGeneration& adapters) {
   TransferJob job{.id = number};
   job.from = TakePages(from);
   job.to = TakePages(from);
@@ -146,14 +146,16 @@ Result<TransferJob> TakeTransfer(MessageReader& from, std::uint64_t number, cons
   if (layers > 0) job.progress = std::make_shared<LayerProgress>(layers);
   job.layer_bytes = from.Take<std::size_t>();
   job.by_layer = from.Take<bool>();
-  if (!from.AtEnd() || (generation != kBaseModel && job.adapter == nullptr)) return Damaged("a transfer");
-  return job;
+  if (!from.AtEnd()) return Damaged("a transfer");
+  return ReceivedTransfer{std::move(job), generation};
 }
 
 void PutAdapter(const AdapterVersion& version, MessageWriter& to) {
   to.Put(version.generation);
   to.PutText(version.name);
-  to.PutText(std::filesystem::absolute(version.file.directory).string());
+  std::error_code error;
+  const auto absolute = std::filesystem::absolute(version.file.directory, error);
+  to.PutText((error ? version.file.directory : absolute).string());
   to.PutText(version.file.digest);
   to.PutAll(version.file.layer_digests);
   to.Put(version.layout.dtype);
@@ -161,9 +163,10 @@ void PutAdapter(const AdapterVersion& version, MessageWriter& to) {
 }
 
 Result<std::shared_ptr<const AdapterVersion>> TakeAdapter(MessageReader& from, const ModelConfig& model,
-                                                          const ModelPart& part, std::size_t page_bytes) {
+                                                          const ModelPart& part, std::size_t page_bytes,
+                                                          AdapterGeneration& generation) {
   auto version = std::make_shared<AdapterVersion>();
-  version->generation = from.Take<AdapterGeneration>();
+  version->generation = generation = from.Take<AdapterGeneration>();
   version->name = from.TakeText();
   version->path = from.TakeText();
   const std::string digest = from.TakeText();

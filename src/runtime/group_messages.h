@@ -1,5 +1,5 @@
-// What rank 0 of a group tells the others to do, and what they report. All ranks run the same program on machines of one
-// kind, which the start of a group checks, so structures travel as they lie in memory.
+// What rank 0 of a group tells the others to do, and what they report. All ranks run the same program on machines of
+// one kind, which the start of a group checks, so structures travel as they lie in memory.
 #pragma once
 
 #include <cstddef>
@@ -95,14 +95,21 @@ void PutStep(const StepBatch& batch, const NumberOfProgress& number_of, MessageW
 // Error (kInternal): the message is damaged, or names what is not known.
 Result<StepBatch> TakeStep(MessageReader& from, const ProgressByNumber& progress, const AdapterByGeneration& adapters);
 
-// A transfer, but for its id, which is `number` for the receiver. Taking it makes its progress.
+// A transfer, whose id is `number` for the receiver; taking it makes its progress. kBaseModel: it moves keys and
+// values. Otherwise the job's adapter is that of the generation, or null if it is not known.
+struct ReceivedTransfer {
+  TransferJob job;
+  AdapterGeneration generation = kBaseModel;
+};
 void PutTransfer(const TransferJob& job, MessageWriter& to);
-Result<TransferJob> TakeTransfer(MessageReader& from, std::uint64_t number, const AdapterByGeneration& adapters);
+Result<ReceivedTransfer> TakeTransfer(MessageReader& from, std::uint64_t number, const AdapterByGeneration& adapters);
 
 // Where an adapter is, and the digests of what its file holds: a load by another rank reads the same bytes, or fails.
 void PutAdapter(const AdapterVersion& version, MessageWriter& to);
-// Opens the adapter's file and lays out the rank's part of it. Errors: those of the file, which name its path.
+// Opens the adapter's file and lays out the rank's part of it. `generation` is set in any case. Errors: those of the
+// file, which name its path.
 Result<std::shared_ptr<const AdapterVersion>> TakeAdapter(MessageReader& from, const ModelConfig& model,
-                                                          const ModelPart& part, std::size_t page_bytes);
+                                                          const ModelPart& part, std::size_t page_bytes,
+                                                          AdapterGeneration& generation);
 
 }  // namespace loramux

@@ -35,8 +35,9 @@ struct TransferOptions {
 // one executor computes at a time.
 class PlacedModel {
  public:
-  // Reads a Hugging Face directory, into `device` unless it is null (the CPU). `progress` may be empty. Errors: those
-  // of the files; kResourceExhausted: the weights do not fit the device.
+  // Reads a Hugging Face directory, or the part that `weights` says, into `device` unless it is null (the CPU).
+  // `progress` may be empty. Errors: those of the files; kResourceExhausted: the weights do not fit the device.
+  // REQUIRES: a device keeps the whole model, so `weights` names no part then.
   static Result<std::unique_ptr<PlacedModel>> Load(const std::filesystem::path& directory,
                                                    std::shared_ptr<Device> device, const WeightOptions& weights,
                                                    const Progress& progress);
@@ -47,6 +48,9 @@ class PlacedModel {
   // Null: the CPU.
   Device* device() const { return device_.get(); }
   const ModelConfig& config() const { return device_ == nullptr ? host_->config() : on_device_->config(); }
+  // The part of the model that is here, and its configuration; on a device, the whole.
+  ModelPart part() const { return device_ == nullptr ? host_->part() : ModelPart{}; }
+  const ModelConfig& own_config() const { return device_ == nullptr ? host_->own_config() : on_device_->config(); }
   // The floats of the model: those of its weights, or bf16 if they are quantised. Keys, values and adapters are kept in
   // them unless an option says otherwise.
   DType dtype() const;

@@ -65,11 +65,13 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<Model> model, R
 
 Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<PlacedModel> model, RuntimeOptions options) {
   CHECK(options.device.get() == model->device());
+  CHECK_EQ(options.group == nullptr, model->part().whole());
   std::unique_ptr<Runtime> runtime(new Runtime);
   Runtime& r = *runtime;
   r.model_ = std::move(model);
   RETURN_IF_ERROR(r.MakePredictor(options.spec.length_predictor));
   RETURN_IF_ERROR(r.MakePlane(options));
+  RETURN_IF_ERROR(r.StartGroup(options));
   r.MakeRegistry(options);
   RETURN_IF_ERROR(r.MakeTransfer(options));
   RETURN_IF_ERROR(r.MakeExecutor(options));
@@ -92,8 +94,12 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<PlacedModel> mo
 // Completes the options of the scheduler.
 Status Runtime::MakePlane(RuntimeOptions& options) {
   const ModelConfig& config = this->config();
-  geometry_ = ChoosePageGeometry(config, options.kv_dtype.value_or(base_dtype()), options.page_tokens,
-                                 options.lora_dtype.value_or(base_dtype()));
+  const DType kv_dtype = options.kv_dtype.value_or(base_dtype()), row_dtype = options.lora_dtype.value_or(base_dtype());
+  geometry_ = ChoosePageGeometry(config, kv_dtype, options.page_tokens, row_dtype);
+  if (!model_->part().whole()) {
+    // As many positions as one process has, because attention's sums depend on it.
+    geometry_ = ChoosePageGeometry(model_->own_config(), kv_dtype, geometry_.kv.page_tokens, row_dtype);
+  }
   SystemSpec& spec = options.spec;
   spec.page_tokens = geometry_.kv.page_tokens;
   spec.state_pages = geometry_.kv.state_pages;
@@ -150,7 +156,8 @@ ExecutorOptions Runtime::ExecutorOptionsOf(const RuntimeOptions& options) const 
           .max_positions = max_positions_,
           .max_rank = std::min(options.max_lora_rank, ExecutorOptions{}.max_rank),
           .max_drafted_tokens = options.spec.DraftedTokens(),
-          .assist = AssistOf(options)};
+          .assist = AssistOf(options),
+          .group = options.group.get()};
 }
 
 AssistSetup Runtime::AssistOf(const RuntimeOptions& options) const {
@@ -190,27 +197,54 @@ Status Runtime::MakePools(const RuntimeOptions& options, ControlPlaneOptions& pl
   return Ok{};
 }
 
+void Runtime::TellOf(const std::shared_ptr<const AdapterVersion>& version) {
+  if (leader_ != nullptr) leader_->Announce(version);
+  engine_->Register(version);
+}
+
 void Runtime::MakeRegistry(const RuntimeOptions& options) {
   std::shared_ptr<LengthCache> lengths;
   if (!options.length_directory.empty()) lengths = std::make_shared<LengthCache>(options.length_directory);
-  registry_ = std::make_unique<AdapterRegistry>(
-      config(), options.base_names,
-      AdapterRegistry::Options{
-          .page_bytes = static_cast<std::size_t>(geometry_.page_bytes),
-          .base_dtype = base_dtype(),
-          .forced_dtype = options.lora_dtype,
-          .max_rank = options.max_lora_rank,
-          .model_names = options.model_names,
-          .meet_base = [matrices = model_->base_matrices(), lengths,
-                        clock = &clock_](AdapterFile& file) { return MeetBase(matrices, lengths.get(), *clock, file); },
-          .complete = options.complete_adapter,
-          .on_publish = [this](const auto& version) { engine_->Register(version); },
-          .on_retire = [wakeup = &wakeup_] { wakeup->Signal(); }});
+  AdapterRegistry::Options offered{
+      .page_bytes = static_cast<std::size_t>(geometry_.page_bytes),
+      .base_dtype = base_dtype(),
+      .forced_dtype = options.lora_dtype,
+      .max_rank = options.max_lora_rank,
+      .part = model_->part(),
+      .model_names = options.model_names,
+      .meet_base = [matrices = model_->base_matrices(), lengths,
+                    clock = &clock_](AdapterFile& file) { return MeetBase(matrices, lengths.get(), *clock, file); },
+      .complete = options.complete_adapter,
+      .on_publish = [this](const auto& version) { TellOf(version); },
+      .on_retire = [wakeup = &wakeup_] { wakeup->Signal(); }};
+  registry_ = std::make_unique<AdapterRegistry>(config(), options.base_names, std::move(offered));
+}
+
+Status Runtime::StartGroup(const RuntimeOptions& options) {
+  if (options.group == nullptr) return Ok{};
+  const ExecutorOptions executor = ExecutorOptionsOf(options);
+  const GroupSetup setup{.page_tokens = geometry_.kv.page_tokens,
+                         .page_bytes = geometry_.page_bytes,
+                         .device_pages = plane_->device().capacity_pages(),
+                         .host_pages = plane_->host().capacity_pages(),
+                         .kv_dtype = geometry_.kv.dtype,
+                         .backend = executor.backend,
+                         .lora_variant = executor.lora_variant,
+                         .max_batch_tokens = executor.max_batch_tokens,
+                         .max_running = executor.max_running,
+                         .max_positions = executor.max_positions,
+                         .max_rank = executor.max_rank,
+                         .max_drafted_tokens = executor.max_drafted_tokens,
+                         .bytes_per_second = options.transfer.bytes_per_second};
+  ASSIGN_OR_RETURN(leader_, GroupLeader::Start(
+                                options.group, setup, [wakeup = &wakeup_] { wakeup->Signal(); }, options.on_group_end));
+  return Ok{};
 }
 
 Status Runtime::MakeTransfer(const RuntimeOptions& options) {
   const TransferOptions made{.assisted = AssistOf(options).cores > 0, .on_threads = options.transfer};
   ASSIGN_OR_RETURN(transfer_, model_->MakeTransfer(tiers(), made, [wakeup = &wakeup_] { wakeup->Signal(); }));
+  if (leader_ != nullptr) transfer_ = leader_->Lead(std::move(transfer_));
   if (options.wrap_transfer) transfer_ = options.wrap_transfer(std::move(transfer_));
   if (options.recorder != nullptr) transfer_ = options.recorder->Watch(std::move(transfer_));
   return Ok{};
@@ -219,6 +253,7 @@ Status Runtime::MakeTransfer(const RuntimeOptions& options) {
 Status Runtime::MakeExecutor(const RuntimeOptions& options) {
   ASSIGN_OR_RETURN(executor_, model_->MakeExecutor(ExecutorOptionsOf(options), geometry_.kv, plane_->device(),
                                                    tiers().host, [wakeup = &wakeup_] { wakeup->Signal(); }));
+  if (leader_ != nullptr) executor_ = leader_->Lead(std::move(executor_));
   if (options.wrap_executor) executor_ = options.wrap_executor(std::move(executor_));
   return Ok{};
 }
@@ -266,6 +301,7 @@ Runtime::~Runtime() {
   // Their threads read data of the engine and the pools, so they end first.
   executor_.reset();
   transfer_.reset();
+  leader_.reset();
   engine_.reset();
 }
 

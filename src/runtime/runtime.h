@@ -13,6 +13,7 @@
 #include "adapter/registry.h"
 #include "base/clock.h"
 #include "base/result.h"
+#include "collective/collectives.h"
 #include "engine/control_plane.h"
 #include "engine/engine.h"
 #include "engine/engine_loop.h"
@@ -20,6 +21,7 @@
 #include "memory/tier.h"
 #include "model/model.h"
 #include "record/flight_recorder.h"
+#include "runtime/group_leader.h"
 #include "runtime/placed_model.h"
 #include "schedule/predict/hint_predictor.h"
 #include "schedule/predict/history_predictor.h"
@@ -52,6 +54,10 @@ struct RuntimeOptions {
   // scaling, where keys depend on the whole length.
   SystemSpec spec;
   int threads = 0;  // 0: one per processor
+  // This rank's end of the group that computes the model together; null: this process computes the whole. REQUIRES with
+  // a group: rank 0, no device, and weights.part is its part.
+  std::shared_ptr<Collectives> group;
+  std::function<void()> on_group_end;  // called when the group has lost a rank, on any thread; may be empty
   Backend backend = Backend::kCpu;
   LoraVariant lora_variant = LoraVariant::kMbgmv;
   ThreadedTransferOptions transfer;     // on the CPU
@@ -104,6 +110,10 @@ class Runtime {
   bool generates() const { return model_->generates(); }
   // Whether requests may speculate (SystemSpec::speculation).
   bool speculates() const { return speculates_; }
+  // Why the group of ranks has ended; nullopt: it has not, or there is none. Thread-safe.
+  std::optional<Error> GroupFailure() const { return leader_ == nullptr ? std::nullopt : leader_->failure(); }
+  // GroupLeader::DescribeSteps; empty: there is no group.
+  std::string DescribeGroup() const { return leader_ == nullptr ? std::string() : leader_->DescribeSteps(); }
   // The memory of the pools. For transfers and for tests that look at pages.
   TierMemory tiers() const { return plane_->tiers(); }
   // The learned output lengths; null if no history is kept. Thread-safe.
@@ -116,6 +126,9 @@ class Runtime {
   Status MakePlane(RuntimeOptions& options);
   Status MakePools(const RuntimeOptions& options, ControlPlaneOptions& plane);
   void MakeRegistry(const RuntimeOptions& options);
+  Status StartGroup(const RuntimeOptions& options);
+  // Tells the engine, and the other ranks, of an adapter that may be asked for from now on.
+  void TellOf(const std::shared_ptr<const AdapterVersion>& version);
   Status MakeTransfer(const RuntimeOptions& options);
   Status MakeExecutor(const RuntimeOptions& options);
   AssistSetup AssistOf(const RuntimeOptions& options) const;
@@ -139,6 +152,7 @@ class Runtime {
   std::unique_ptr<AdapterRegistry> registry_;
   std::unique_ptr<HistoryPredictor> history_;
   std::unique_ptr<HintPredictor> hints_;
+  std::unique_ptr<GroupLeader> leader_;  // null: there is no group
   std::unique_ptr<PageTransfer> transfer_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Engine> engine_;
