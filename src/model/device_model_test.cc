@@ -276,7 +276,13 @@ TEST(DeviceModelQuantised, HasTheBitsOfItsFloats) {
       for (const std::vector<Part>& parts : scenario.steps) {
         const Floats found = packed.ForwardOnDevice(parts), expected = floats.ForwardOnDevice(parts);
         ASSERT_EQ(found.size(), expected.size());
-        EXPECT_TRUE(std::memcmp(found.data(), expected.data(), found.size() * sizeof(float)) == 0);
+        if (packed.device().properties().major == 0) {
+          EXPECT_TRUE(std::memcmp(found.data(), expected.data(), found.size() * sizeof(float)) == 0);
+        } else {  // products of floats are others' from fewer rows on
+          Errors errors;
+          errors.Add(expected, found, config.vocab_size);
+          EXPECT_LE(errors.Largest(), 4e-2);
+        }
         packed.Advance(parts);
         floats.Advance(parts);
       }
@@ -373,8 +379,8 @@ TEST(DeviceModelResults, AreTheCpus) {
   }
 }
 
-TEST(DeviceModelMemory, ReserveLeavesNothingToAllocate) {
-  Twins twins(SmallConfig(), DType::kBF16, DType::kBF16);
+void ExpectReserveToLeaveNothing(const ModelWeights& weights) {
+  Twins twins(SmallConfig(), weights, DType::kBF16);
   const Scenario scenario(twins, DType::kBF16);
   ASSERT_TRUE(twins.model()
                   .Reserve({.max_tokens = 128,
@@ -390,6 +396,13 @@ TEST(DeviceModelMemory, ReserveLeavesNothingToAllocate) {
     twins.ForwardOnDevice(parts);
     twins.Advance(parts);
     EXPECT_EQ(twins.device().FreeMemory(), free);
+  }
+}
+
+TEST(DeviceModelMemory, ReserveLeavesNothingToAllocate) {
+  for (const WeightFormat format : {WeightFormat::kBF16, WeightFormat::kQ4}) {
+    SCOPED_TRACE(WeightFormatName(format));
+    ExpectReserveToLeaveNothing(RandomWeights(SmallConfig(), format));
   }
 }
 

@@ -203,6 +203,7 @@ class Run {
     Part("launches", [&] { BenchLaunches(bench_, results_); });
     Part("transfers", [&] { BenchTransfers(bench_, results_); });
     Part("lora", [&] { BenchLora(bench_, read_ceiling, results_); });
+    Part("quantised", [&] { BenchQuantised(bench_, read_ceiling, results_); });
     Part("attention", [&] { BenchAttention(bench_, read_ceiling, results_); });
     Part("dense", [&] { BenchDense(bench_, "fast", results_); });
     Part("invariant", [&] {

@@ -86,6 +86,8 @@ void BenchTransfers(GpuBench& bench, GpuResults& results);
 // Shrink and expand, with adapters of mixed ranks; for few rows, the shrink with the base product, as one launch and
 // two.
 void BenchLora(GpuBench& bench, double read_ceiling, GpuResults& results);
+// Products of quantised weights: of few rows, and of widened weights.
+void BenchQuantised(GpuBench& bench, double read_ceiling, GpuResults& results);
 // Dense products; `name` tells the devices with and without batch-invariant products apart.
 void BenchDense(GpuBench& bench, const std::string& name, GpuResults& results);
 // Attention over paged keys and values.

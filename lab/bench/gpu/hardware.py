@@ -116,6 +116,17 @@ def model_section(bench):
 FORMS = {"q8": 8.5, "q4": 5, "int4, groups of 128": 4.25}
 
 
+def quantised_section(bench):
+    if "quantised" not in bench:
+        return
+    yield "## Quantised weights\n"
+    yield ("The product of packed weights, and of weights that are widened first. Shares are of the read ceiling, by the "
+           "packed bytes.\n")
+    yield table(("layers", "format", "group", "rows", "packed", "share", "widened"),
+                [(row["layers"], row["format"], row["group"], row["rows"], f"{row['packed_us']:.1f} µs",
+                  share(row["packed_of_ceiling"]), f"{row['widened_us']:.1f} µs") for row in bench["quantised"]])
+
+
 def predicted_section(bench):
     """Not measured: the bytes of quantised weights at the bandwidth that the same product of floats reached."""
     floats = {row["layers"]: row for row in bench.get("skinny", []) if row["rows"] == 1}
@@ -203,7 +214,8 @@ def page(source, target):
              f"\nRaw data: SHA-256 `{hashlib.sha256(raw).hexdigest()}`, made at commit `{results['commit'][:12]}`.\n"
              f"\n{results['gpu']}; {results['date']}. "
              f"The read ceiling is {bench.get('read_ceiling_gb_per_s', 0):,.0f} GB/s.\n"]
-    sections = (memory_section, lora_section, attention_section, dense_section, model_section, predicted_section)
+    sections = (memory_section, lora_section, attention_section, dense_section, model_section, predicted_section,
+                quantised_section)
     for section in sections:
         parts += [f"\n{text}" for text in section(bench)]
     parts += [f"\n{text}" for text in handoff_section(results.get("handoff"))]

@@ -12,7 +12,7 @@
 set -euo pipefail
 
 readonly here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-readonly tests=(gpu_read_all_test gpu_elementwise_test gpu_lora_test gpu_lora_fused_test gpu_skinny_test
+readonly tests=(gpu_read_all_test gpu_elementwise_test gpu_lora_test gpu_lora_fused_test gpu_packed_test gpu_skinny_test
   gpu_qkv_post_test gpu_attention_test gpu_sampling_test gpu_assist_test assist_test device_sampler_test
   device_model_test)
 # Of device_model_test: what does not need the emulated device.
