@@ -112,8 +112,11 @@ def model_section(bench):
                   f"{row['eager_ms']:.2f} ms", f"{row['host_calls']} / {row['eager_host_calls']}",
                   f"{row['tokens_per_s']:,.0f}", share(row["of_ceiling"])) for row in bench.get("model", [])])
 
-# Bits of a weight with its scales.
-FORMS = {"q8": 8.5, "q4": 5, "int4, groups of 128": 4.25}
+# Bits of a weight with its scales; instructions for a weight of a lane, from the machine code (sm_90, bf16, up to 8 rows):
+# all of the loop over k, the ends of units included, divided by the weights of one pass.
+FORMS = {"q8": (8.5, 197 / 16), "q4": (5, 308 / 32), "int4, groups of 128": (4.25, 308 / 32)}
+# What an H200 issues at most: 132 multiprocessors, 4 warps in each cycle, 1.98 GHz.
+LANES_PER_US = 132 * 4 * 32 * 1980
 
 
 def quantised_section(bench):
@@ -140,14 +143,18 @@ def predicted_section(bench):
     start = mean_y - slope * mean_x
     yield (f"**Nothing here was measured.** In bf16 a product of one row took {start:.1f} µs and its bytes at "
            f"{1e3 / slope:,.0f} GB/s (a line through the products of one launch); the times of quantised weights are "
-           "predicted by it. So they are floors: what widening costs is not in them. *Step*: one sequence of 7B without "
-           "adapters at a context of 512; all but the products of its layers is as measured in bf16.\n")
+           "predicted by it. The second figure is the time of the instructions, if every cycle issues one: widening costs "
+           "more of them than the memory hides, so **these kernels are bound by instructions**. *Step*: one sequence of 7B "
+           "without adapters at a context of 512, by the larger figure; all but the products of its layers is as measured "
+           "in bf16.\n")
     rows = []
     totals = dict.fromkeys(FORMS, 0.0)
     for layer, row in floats.items():
-        times = {form: start + slope * row["in"] * row["out"] * bits / 8e6 for form, bits in FORMS.items()}
-        totals = {form: total + times[form] for form, total in totals.items()}
-        rows.append((layer, f"{row['together_us']:.1f} µs", *(f"{time:.1f} µs" for time in times.values())))
+        weights = row["in"] * row["out"]
+        times = {form: (start + slope * weights * bits / 8e6, start + weights * instructions / LANES_PER_US)
+                 for form, (bits, instructions) in FORMS.items()}
+        totals = {form: total + max(times[form]) for form, total in totals.items()}
+        rows.append((layer, f"{row['together_us']:.1f} µs", *("{:.1f} / {:.1f} µs".format(*pair) for pair in times.values())))
     products = sum(row["together_us"] for row in floats.values())
     steps = [streams[0]["ms"]] + [streams[0]["ms"] + (total - products) * 32e-3 for total in totals.values()]
     rows.append(("step", *(f"{ms:.2f} ms" for ms in steps)))
