@@ -453,11 +453,7 @@ struct HybridModel {
   std::int64_t little_memory;  // for few of its runs
   std::int64_t kv_layers = 2;
 };
-constexpr HybridModel kHybridModels[] = {{"qwen3_5", 160 << 10},
-                                         {"granite_hybrid", 224 << 10},
-                                         {"qwen3_next", 160 << 10},
-                                         {"falcon_h1", 224 << 10, 3},
-                                         {"nemotron_h", 224 << 10}};
+constexpr HybridModel kHybridModels[] = {{"qwen3_5", 160 << 10}, {"granite_hybrid", 224 << 10}};
 
 // All runs of a hybrid model at once, twice, with a snapshot of their states after so many tokens.
 EngineStats ServeFromStates(const HybridModel& model, std::int64_t snapshot_tokens, std::int64_t device_memory,

@@ -484,7 +484,7 @@ def families():
                          mamba_proj_bias=True, projectors_bias=True, mamba_d_ssm=None, mamba_d_head=16,
                          tie_word_embeddings=True, **rope()), [
                    plain("all_r4", [*FALCON_H1_LINEAR, *ATTENTION]),
-                   plain("states_dora_r2", ["in_proj", "v_proj"], "DoRA; trained biases", r=2, use_dora=True, bias="all"),
+                   plain("states_dora_r2", ["in_proj", "v_proj"], "DoRA; trained biases", r=2, use_dora=True, bias="lora_only"),
                ], "as falcon_h1, with a norm of what is gated, and biases of all linear layers; as wide as mamba_expand says; "
                   "tied"),
         family("falcon_h1_norm_first", "falcon_h1",

@@ -317,7 +317,7 @@ def all_cases():
                 plain("all_r4", [*DELTA_LINEAR, *ATTENTION]),
                 plain("everything_r2", "all-linear", "of shared experts and their gates, not of experts and routers", r=2),
                 on_experts("experts_r3", ["in_proj_z"]),
-                on_experts("router_r3", ["in_proj_a"], [*EXPERTS, "gate.weight"], "of the router too"),
+                on_experts("router_r2", ["in_proj_a"], [*EXPERTS, "gate.weight"], "of the router too", r=2),
             ], "three of four layers are gated DeltaNet; 6 experts of which 3 are taken and a shared one with a gate"),
         moe("qwen3_5_moe_vl", "qwen3_5_moe",
             {"text_config": without_own_size(qwen3_5("lf", **SHARED, **rope(
