@@ -55,6 +55,8 @@ std::vector<Kind> Kinds() {
   dynamic.rope.factor = 4;
   dynamic.max_position = dynamic.rope.original_max_position = 16;
   kinds.push_back({"experts", SmallConfigWithExperts()});
+  kinds.push_back({"delta", SmallHybridConfig()});
+  kinds.push_back({"mamba", SmallHybridConfig(/*mamba=*/true)});
   return kinds;
 }
 
@@ -178,10 +180,11 @@ TEST_P(KindTest, SixteenBitRoundsTheInputsOfProducts) {
 
 INSTANTIATE_TEST_SUITE_P(Kinds, KindTest,
                          ::testing::Values("llama", "llama_biased", "mistral", "qwen2", "qwen3", "dynamic_rope",
-                                           "experts"),
+                                           "experts", "delta", "mamba"),
                          [](const auto& info) { return info.param; });
 INSTANTIATE_TEST_SUITE_P(Kinds, DenseKindTest,
-                         ::testing::Values("llama", "llama_biased", "mistral", "qwen2", "qwen3", "dynamic_rope"),
+                         ::testing::Values("llama", "llama_biased", "mistral", "qwen2", "qwen3", "dynamic_rope",
+                                           "delta", "mamba"),
                          [](const auto& info) { return info.param; });
 
 // Each sequence alone, in one piece, gives the bits that it has in the mixed batches of the scenario.
@@ -422,6 +425,27 @@ TEST(DeviceModelMemory, ReserveSaysWhatFits) {
   EXPECT_TRUE(twins.model().Reserve(less).ok());
   ++less.max_tokens;
   EXPECT_FALSE(twins.model().Reserve(less).ok());
+}
+
+TEST(DeviceModelStates, WhatKernelsCannotHoldIsRefusedByName) {
+  const auto refusal = [](ModelConfig config, bool mamba) {
+    config.recurrent->mamba = mamba;
+    const Model host(config, RandomWeights(config, DType::kF32));
+    const auto device = gpu::OpenDevice("emulated", {}).value();
+    const auto model = DeviceModel::Upload(host, *device);
+    return model.ok() ? Error{ErrorCode::kInternal, "computed"} : model.error();
+  };
+  ModelConfig wide = SmallHybridConfig(), long_view = wide;
+  wide.recurrent->key_dim = 257;
+  long_view.recurrent->conv_width = 9;
+  for (const bool mamba : {false, true}) {
+    const Error keys = refusal(wide, mamba), view = refusal(long_view, mamba);
+    EXPECT_EQ(keys.code, ErrorCode::kUnsupported);
+    EXPECT_EQ(keys.param, mamba ? "mamba_d_state" : "linear_key_head_dim");
+    EXPECT_NE(keys.message.find("keys of at most 256, but the model has 257"), std::string::npos) << keys.message;
+    EXPECT_EQ(view.param, mamba ? "mamba_d_conv" : "linear_conv_kernel_dim");
+    EXPECT_NE(view.message.find("convolutions over at most 8, but the model has 9"), std::string::npos) << view.message;
+  }
 }
 
 TEST(DeviceModelMemory, WeightsThatDoNotFitAreAnError) {

@@ -16,10 +16,12 @@
 #include "gpu/device_for_test.h"
 #include "gpu/emulated/emulated_device.h"
 #include "gpu/open_device.h"
+#include "memory/page_geometry.h"
 #include "model/device_adapters_for_test.h"
 #include "model/device_model.h"
 #include "model/model.h"
 #include "model/rounded_ops_for_test.h"
+#include "model/small_models_for_test.h"
 #include "model/step_for_test.h"
 #include "model/step_graphs.h"
 #include "tensor/aligned_buffer.h"
@@ -30,55 +32,6 @@ namespace loramux::device_model_test {
 using Tokens = std::vector<TokenId>;
 using Floats = std::vector<float>;
 
-// ---- models
-
-inline ModelConfig SmallConfig() {
-  ModelConfig c;
-  c.hidden_size = 64;
-  c.num_layers = 2;
-  c.num_heads = 4;
-  c.num_kv_heads = 2;
-  c.head_dim = 16;
-  c.intermediate_size = 96;
-  c.vocab_size = 130;
-  c.max_position = 1024;
-  c.sliding_window = {0, 0};
-  return c;
-}
-
-// The second layer has experts, and a shared one with a gate.
-inline ModelConfig SmallConfigWithExperts() {
-  ModelConfig c = SmallConfig();
-  c.family = ModelFamily::kQwen2Moe;
-  c.experts = ExpertsConfig{.route = {.experts = 6, .per_token = 2, .renormalise = true},
-                            .intermediate_size = 40,
-                            .shared_size = 48,
-                            .shared_gate = true,
-                            .layers = {false, true}};
-  return c;
-}
-
-// Random weights with norms and biases that matter.
-inline ModelWeights RandomWeights(const ModelConfig& config, WeightFormat format) {
-  ModelWeights weights = RandomModelWeights(config, format, 1);
-  Prng prng(2);
-  const auto shake = [&](std::vector<float>& values) {
-    for (float& value : values) value += static_cast<float>(prng.NextDouble() - 0.5);
-  };
-  for (LayerWeights& w : weights.layers) {
-    for (auto* v : {&w.qkv_bias, &w.o_bias, &w.gate_up_bias, &w.down_bias, &w.input_norm.weight, &w.mlp_norm.weight,
-                    &w.q_norm.weight, &w.k_norm.weight}) {
-      shake(*v);
-    }
-  }
-  shake(weights.final_norm.weight);
-  return weights;
-}
-
-inline ModelWeights RandomWeights(const ModelConfig& config, DType dtype) {
-  return RandomWeights(config, FormatOf(dtype));
-}
-
 // Random pairs for some targets of all layers, and of two thirds of the experts.
 class HostAdapter {
  public:
@@ -86,9 +39,10 @@ class HostAdapter {
               std::uint64_t seed)
       : prng_(seed), dtype_(dtype) {
     const std::int64_t experts = config.experts ? config.experts->route.experts : 0;
-    view_.Clear(config.num_layers, experts, /*of_routers=*/experts > 0);
-    for (const LoraTarget target : targets) {
-      for (std::int64_t layer = 0; layer < (target == LoraTarget::kLmHead ? 1 : config.num_layers); ++layer) {
+    view_.Clear(config.num_layers, experts, /*of_routers=*/experts > 0, /*of_rare=*/config.recurrent.has_value());
+    for (const LoraTarget of_attention : targets) {
+      for (std::int64_t layer = 0; layer < (of_attention == LoraTarget::kLmHead ? 1 : config.num_layers); ++layer) {
+        const LoraTarget target = TargetOf(config, layer, of_attention);
         // Ranks may differ between layers, and between experts.
         const std::int32_t own = layer == 1 ? std::max(1, rank / 2) : rank;
         view_.PlaceOf(layer, target, -1, config.num_layers) = Pair(own, TargetShape(config, target, layer));
@@ -105,6 +59,15 @@ class HostAdapter {
   const LoraView& view() const { return view_; }
 
  private:
+  // What stands in a recurrent layer for a target of attention.
+  static LoraTarget TargetOf(const ModelConfig& config, std::int64_t layer, LoraTarget target) {
+    if (!config.IsRecurrent(layer) || target > LoraTarget::kO) return target;
+    if (target == LoraTarget::kO) return LoraTarget::kOut;
+    if (config.recurrent->mamba) return LoraTarget::kInAll;
+    constexpr LoraTarget kInputs[] = {LoraTarget::kInQkv, LoraTarget::kInZ, LoraTarget::kInA};
+    return kInputs[static_cast<int>(target)];
+  }
+
   LoraWeights Pair(std::int32_t rank, const LinearShape& shape) {
     const float a_size = std::sqrt(3.0f / static_cast<float>(shape.in)),
                 b_size = std::sqrt(3.0f / static_cast<float>(rank));
@@ -156,7 +119,7 @@ class Twins {
       : Twins(config, RandomWeights(config, dtype), kv_dtype, batch_invariant) {}
   Twins(const ModelConfig& config, ModelWeights weights, DType kv_dtype, bool batch_invariant = false)
       : config_(config),
-        layout_{config.num_layers, config.num_kv_heads, config.head_dim, 8, kv_dtype},
+        layout_(KvLayoutOf(config, 8, kv_dtype)),
         host_(config, std::move(weights)),
         workspace_(config_),
         host_pages_(static_cast<std::int64_t>(layout_.PageBytes()) * kPages),
@@ -172,6 +135,7 @@ class Twins {
   }
 
   const ModelConfig& config() const { return config_; }
+  const KvLayout& layout() const { return layout_; }
   Device& device() { return *device_; }
   DeviceStream& stream() { return *stream_; }
   DeviceModel& model() { return *model_; }

@@ -36,7 +36,15 @@ class RoundedOps : public CpuOps {
   void NormOutput(NormOf norm, Rows x, const NormVectors& weight) { CpuOps::Norm(norm, x, rows_, weight, x); }
   void Attention(std::int64_t layer, std::int64_t window, const Vector& sinks, const Vector& slopes, Rows q, Rows out) {
     CpuOps::Attention(layer, window, sinks, slopes, q, out);
-    Round(out, rows_, c_.QDim(layer));
+    if (!c_.output_gate) Round(out, rows_, c_.QDim(layer));
+  }
+  void MulSigmoid(std::int64_t layer, Rows gates, Rows y) {
+    CpuOps::MulSigmoid(layer, gates, y);
+    Round(y, rows_, c_.QDim(layer));
+  }
+  void MixStates(std::int64_t layer, const StateWeightsOf<Vector>& weights, Rows x, Rows gates, Rows mixed, Rows out) {
+    CpuOps::MixStates(layer, weights, x, gates, mixed, out);
+    Round(out, rows_, c_.recurrent->Values());
   }
   void GateLayerInput(std::int64_t layer, Rows gate, Rows y) {
     CpuOps::GateLayerInput(layer, gate, y);

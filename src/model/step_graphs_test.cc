@@ -35,7 +35,8 @@ class Replay {
                                       .max_logit_rows = 8,
                                       .max_positions = 512,
                                       .max_rank = 64,
-                                      .page_tokens = 8};
+                                      .page_tokens = 8,
+                                      .state_pages = replays_.layout().state_pages};
     ASSERT_TRUE(eager_.model().Reserve(limits).ok() && replays_.model().Reserve(limits).ok());
   }
 
@@ -93,12 +94,14 @@ StepBatch Samples(int rows, std::uint64_t seed) {
 }
 
 // Mixes of adapters of other ranks and types, three or four rows, and sampling parameters change from step to step; so
-// do the experts, where there are some.
-class RecordedMixes : public testing::TestWithParam<bool> {};
-INSTANTIATE_TEST_SUITE_P(Experts, RecordedMixes, testing::Bool());
+// do the experts, where there are some, and the states.
+class RecordedMixes : public testing::TestWithParam<ModelConfig> {};
+INSTANTIATE_TEST_SUITE_P(Models, RecordedMixes,
+                         testing::Values(SmallConfig(), SmallConfigWithExperts(), SmallHybridConfig(),
+                                         SmallHybridConfig(/*mamba=*/true)));
 
 TEST_P(RecordedMixes, AGraphServesAll) {
-  Replay world(DType::kBF16, false, GetParam() ? SmallConfigWithExperts() : SmallConfig());
+  Replay world(DType::kBF16, false, GetParam());
   world.Reserve(64);
   for (const int adapter : {0, 0, 1, 2, -1, -1, 1}) world.AddSequence(9 + adapter, adapter);
   const StepWays before = world.ways();
