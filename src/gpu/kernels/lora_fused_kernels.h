@@ -79,7 +79,7 @@ struct LoraQkvPostKernel {
     SyncBlock();
     for (std::int32_t row = piece.first_row; row < piece.first_row + piece.rows; ++row)
       for (int head = begin + static_cast<int>(Warp()); head < end; head += kThreads / 32)
-        QkvPostKernel<T>::Head(a.qkv, row, first + head);
+        QkvPostKernel<T>::template Head</*kGates=*/false>(a.qkv, row, first + head);
   }
 };
 

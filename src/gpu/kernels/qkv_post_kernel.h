@@ -21,17 +21,18 @@ struct QkvPostKernel {
     const auto row = static_cast<std::int32_t>(BlockX());
     const int head = static_cast<int>(BlockY() * (BlockThreads() / 32) + Warp());
     if (row < Load(arguments.rows) && head < arguments.num_heads + 2 * arguments.pages.num_kv_heads)
-      Head(arguments, row, head);
+      Head</*kGates=*/true>(arguments, row, head);
   }
 
-  // One head of q, k or v of one row, by a warp.
+  // One head of q, k or v of one row, by a warp. kGates: gates may lie between the heads of q.
+  template <bool kGates>
   LORAMUX_DEVICE static void Head(const Arguments& arguments, std::int32_t row, int head) {
     const int num_kv_heads = arguments.pages.num_kv_heads, num_heads = arguments.num_heads;
     const bool is_q = head < num_heads, is_v = head >= num_heads + num_kv_heads;
     const int head_dim = arguments.pages.head_dim, first = kUnit * static_cast<int>(Lane());
-    const int q_stride = arguments.q_head_stride == 0 ? head_dim : arguments.q_head_stride;
-    const int column = is_q ? head * q_stride : num_heads * q_stride + (head - num_heads) * head_dim;
-    float* const from = arguments.qkv + row * arguments.qkv_stride + column;
+    float* from = arguments.qkv + row * arguments.qkv_stride + static_cast<std::int64_t>(head) * head_dim;
+    if (kGates && arguments.q_head_stride != 0)
+      from += (is_q ? head : num_heads) * (arguments.q_head_stride - head_dim);
     Units units = {arguments, from, first, row};
     float x[kUnit];
     if (is_v) {
