@@ -54,6 +54,9 @@ void PrintRowWise(PrintingStream& stream, DType dtype) {
   EmbedRowsArguments embed = {};
   embed.width = kHidden;
   EmbedRows(stream, dtype, kRows, embed);
+  EmbedPositionsArguments positions = {};
+  positions.width = kHidden;
+  EmbedPositions(stream, dtype, kRows, positions);
   NormRowsArguments norm = {};
   norm.width = kHidden;
   NormRows(stream, dtype, kRows, norm);
@@ -162,6 +165,18 @@ void PrintStates(PrintingStream& stream) {
   stream.variant = 0;
 }
 
+void PrintExperts(PrintingStream& stream) {
+  RouteRowsArguments route = {};
+  route.form = {.experts = 128, .per_token = 8};
+  RouteRows(stream, kRows, route);
+  ListChosenArguments list = {};
+  list.experts = route.form.experts;
+  ListChosen(stream, list);
+  CombineChosenArguments combine = {};
+  combine.width = kHidden;
+  CombineChosen(stream, kRows, combine);
+}
+
 void PrintOneInstance(PrintingStream& stream) {
   AddAnswersArguments answers = {};
   answers.work.max_pieces = answers.work.max_segments = 1;
@@ -179,6 +194,9 @@ void PrintOneInstance(PrintingStream& stream) {
   AddRowsArguments add = {};
   add.width = kHidden;
   AddRows(stream, kRows, add);
+  ScaleRowsArguments scale = {};
+  scale.width = kHidden;
+  ScaleRows(stream, kRows, scale);
   CopyPagesArguments copy = {};
   copy.page_bytes = 1 << 19;
   CopyPages(stream, kRows, copy);
@@ -208,6 +226,7 @@ void PrintAll() {
     for (const int head_dim : kHeadDims) PrintAttention(stream, dtype, head_dim);
   }
   PrintOneInstance(stream);
+  PrintExperts(stream);
   PrintStates(stream);
 }
 
