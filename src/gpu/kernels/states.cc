@@ -1,6 +1,5 @@
 #include "gpu/kernels/states.h"
 
-#include <algorithm>
 #include <limits>
 
 #include "base/ceil_divide.h"
@@ -14,8 +13,8 @@ namespace {
 // Kernels count the floats of a sequence's states in 32 bits.
 void CheckFits(const StatesOnDevice& states, std::int64_t floats) {
   CHECK_GT(states.page_floats, 0);
-  const std::int64_t room = std::int64_t{states.state_pages} * states.page_floats;
-  CHECK_LE(states.first + floats, std::min<std::int64_t>(room, std::numeric_limits<std::int32_t>::max()));
+  const std::int64_t room = std::int64_t{states.state_pages} * states.page_floats, end = states.first + floats;
+  CHECK(end <= room && end <= std::numeric_limits<std::int32_t>::max());
 }
 
 template <typename Heads>
