@@ -60,7 +60,8 @@ Status CheckSupported(const ModelConfig& config) {
                            " yet, whose layers differ in their heads; start with --device cpu",
                        "per_layer_config");
   }
-  const bool beside = config.recurrent && config.recurrent->beside_attention;
+  using Norm = RecurrentConfig::Norm;
+  const bool beside = config.recurrent && (config.recurrent->beside_attention || config.recurrent->norm == Norm::kNone);
   if (beside || !config.layer_parts.empty() || config.block_scales != BlockScales()) {
     return Unsupported(
         std::string("a device does not compute models of family ") + ModelFamilyName(config.family) +

@@ -526,7 +526,7 @@ void GpuOps::NormGated(const StateWeightsOf<Vector>& weights, Rows z, Rows out) 
                   .heads = static_cast<std::int32_t>(heads),
                   .head_dim = static_cast<std::int32_t>(width),
                   .eps = NormEpsilonOf(config_),
-                  .gate_first = config.mamba});
+                  .gate_first = config.mamba && config.norm == RecurrentConfig::Norm::kAfterGate});
 }
 
 void GpuOps::Route(const Vector& bias, Rows router, const Vector& /*scales*/, Rows x, Rows chosen) {

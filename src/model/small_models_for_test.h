@@ -47,7 +47,8 @@ inline ModelConfig SmallHybridConfig(bool mamba = false) {
                                 .value_dim = 12,
                                 .layers = {true, false},
                                 .conv_bias = mamba,
-                                .projection_bias = mamba};
+                                .input_bias = mamba,
+                                .output_bias = mamba};
   c.output_gate = !mamba;
   c.qk_norm = mamba ? QkNorm::kNone : QkNorm::kHeads;
   return c;
