@@ -102,6 +102,12 @@ LORAMUX_DEVICE Vec4 PackEight(const float (&values)[8]) {
   return Vec4{Pack<T>(values[0], values[1]), Pack<T>(values[2], values[3]), Pack<T>(values[4], values[5]),
               Pack<T>(values[6], values[7])};
 }
+template <typename T, WeightFormat kFormat>
+LORAMUX_DEVICE Vec4 WidenAndPack(PackedScale scale, std::uint32_t low, std::uint32_t high) {
+  float values[8];
+  WidenEight(kFormat, scale, low, high, values);
+  return PackEight<T>(values);
+}
 
 // The same for any place in global memory; `column` is a multiple of 8.
 LORAMUX_DEVICE void LoadEight(const PackedForm& form, const void* codes, std::int64_t k, std::int64_t row,

@@ -33,7 +33,7 @@ inline constexpr WeightFormat kSkinnyFormats[kSkinnyForms] = {WeightFormat::kF32
 inline int SkinnyFormOf(const PackedForm& form) {
   return form.scales == nullptr ? 0 : CodeBits(form.format) == 8 ? 1 : 2;
 }
-// A slot of the ring has twice the steps in 4 bits.
-inline constexpr int kFourBitDepths[kSkinnyVariants] = {8, 5, 3, 2};
+// Slots of the ring of quantised weights, which have twice the steps: in 4 and in 8 bits.
+inline constexpr int kPackedDepths[2][kSkinnyVariants] = {{8, 5, 3, 2}, {6, 4, 2, 2}};
 
 }  // namespace loramux::gpu

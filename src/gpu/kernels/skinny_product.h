@@ -24,15 +24,15 @@ struct SkinnyProduct {
   static constexpr int kBits = kFormat == WeightFormat::kF32 ? 0 : CodeBits(kFormat);
   static constexpr bool kTensor = sizeof(T) == 2, kPackedRing = kTensor && kBits > 0;
   static constexpr int kGroups = kExtent.groups, kTiles = kExtent.tiles;
-  static constexpr int kSteps = kPackedRing && kBits == 4 ? 2 : 1;  // steps of k that a slot has
-  static constexpr int kDepth = kSteps == 2 ? kFourBitDepths[kVariant] : kExtent.depth;
+  static constexpr int kSteps = kPackedRing ? 2 : 1;  // steps of k that a slot has
+  static constexpr int kChunks = kBits == 8 ? 2 : 1;  // chunks of a tile that a packed slot has
+  static constexpr int kDepth = kPackedRing ? kPackedDepths[kBits / 8][kVariant] : kExtent.depth;
   static constexpr int kElements = 16 / static_cast<int>(sizeof(T));  // elements of a lane's copy
   static constexpr int kWarpStep = 4 * kElements;
   static constexpr int kStep = kLoraWarps * kWarpStep;
   static constexpr int kUnitRows = 16 * kTiles;
   static constexpr int kParts = kTensor ? kLoraWarps : 4 * kLoraWarps;  // parts of a sum, added in order at the end
-  // Sums of a lane for a group. Tensor cores: of rows of x 2 quarter, + 1; others: of all 8, for the lane's quarter of
-  // k.
+  // Sums of a lane for a group. Tensor cores: of rows of x 2 quarter, + 1; others: of all 8, for its quarter of k.
   static constexpr int kLaneSums = kTensor ? 4 : 16;
 
   struct FloatSlot {
@@ -40,7 +40,7 @@ struct SkinnyProduct {
     Vec4 x[1][kGroups][32];  // row lane / 4 of each group
   };
   struct PackedSlot {
-    Vec4 w[kTiles][32];              // a chunk of each tile
+    Vec4 w[kTiles][kChunks][32];
     Vec4 scales[kTiles][kSteps][4];  // those of its 16 rows
     Vec4 x[kSteps][kGroups][32];
   };
@@ -83,8 +83,8 @@ struct SkinnyProduct {
   }
 
   LORAMUX_DEVICE static std::int64_t Units(std::int64_t n) { return (n + kUnitRows - 1) / kUnitRows; }
+  static constexpr std::int64_t kWarpChunks = kLoraWarps * kPackedChunkBytes;  // from a chunk of a warp to its next
   LORAMUX_DEVICE std::int32_t FirstAt() const { return warp * kWarpStep + quarter * kElements; }
-  LORAMUX_DEVICE std::int32_t Slots() const { return (k + kSteps * kStep - 1) / (kSteps * kStep); }
 
   // The lane's part of the scales of a slot: those of a step and a tile are one, two or four copies.
   static constexpr int kScaleCopies = kPackedRing ? 1 << ScaleShift(kFormat) : 1;
@@ -127,7 +127,7 @@ struct SkinnyProduct {
       }
       fetch_at += kSteps * kStep;
       if constexpr (kPackedRing || kBits == 0)
-        fetch_w += kPackedRing ? kLoraWarps * kPackedChunkBytes : kStep * static_cast<int>(sizeof(T));
+        fetch_w += kPackedRing ? kChunks * kWarpChunks : kStep * static_cast<int>(sizeof(T));
       if (fetch_at - FirstAt() >= k) {
         fetch_unit += GridX();
         BeginUnit();
@@ -160,8 +160,11 @@ struct SkinnyProduct {
     const std::uint8_t* from = fetch_w;
     LORAMUX_UNROLL
     for (int tile = 0; tile < kTiles; ++tile) {
-      const bool valid = at < k && tile * 16 < tile_rows;
-      CopyAsync16(&slot.w[tile][lane], valid ? from : arguments.w, valid);
+      LORAMUX_UNROLL
+      for (int chunk = 0; chunk < kChunks; ++chunk) {
+        const bool valid = at + chunk * kStep < k && tile * 16 < tile_rows;
+        CopyAsync16(&slot.w[tile][chunk][lane], valid ? from + chunk * kWarpChunks : arguments.w, valid);
+      }
       from += PackedChunks(kFormat, k) * kPackedChunkBytes;
     }
     if (ScaleTile() >= kTiles) return;
@@ -172,16 +175,9 @@ struct SkinnyProduct {
                 valid ? fetch_scales + group * (16 * kScaleCopies) : arguments.form.scales, valid);
   }
 
-  // The lane's weights of a row of a tile, as the tensor cores take them.
-  LORAMUX_DEVICE Vec4 Widen(const PackedSlot& slot, int tile, int step, int half) const {
-    const Vec4 chunk = slot.w[tile][lane];
-    const std::uint32_t low = kBits == 8  ? (half == 0 ? chunk.x : chunk.z)
-                              : step == 0 ? (half == 0 ? chunk.x : chunk.y)
-                                          : (half == 0 ? chunk.z : chunk.w);
-    float values[8];
-    WidenEight(kFormat, SharedScale<kFormat>(slot.scales[tile][step], pair_row + 8 * half), low,
-               half == 0 ? chunk.y : chunk.w, values);
-    return PackEight<T>(values);
+  // Weights of a row of a tile, as the tensor cores take them.
+  LORAMUX_DEVICE static Vec4 Widen(const Vec4 (&scales)[4], int row, std::uint32_t low, std::uint32_t high) {
+    return WidenAndPack<T, kFormat>(SharedScale<kFormat>(scales, row), low, high);
   }
 
   LORAMUX_DEVICE void MultiplyChunks(const PackedSlot& slot, std::int32_t first) {
@@ -190,7 +186,11 @@ struct SkinnyProduct {
       if (first + step * kStep >= k) break;
       LORAMUX_UNROLL
       for (int tile = 0; tile < kTiles; ++tile) {
-        const Vec4 top = Widen(slot, tile, step, 0), low = Widen(slot, tile, step, 1);
+        const Vec4 bits = slot.w[tile][step % kChunks][lane];
+        const bool second = kBits == 4 && step == 1;
+        const Vec4(&scales)[4] = slot.scales[tile][step];
+        const Vec4 top = Widen(scales, pair_row, second ? bits.z : bits.x, bits.y);
+        const Vec4 low = Widen(scales, pair_row + 8, kBits == 8 ? bits.z : second ? bits.w : bits.y, bits.w);
         LORAMUX_UNROLL
         for (int group = 0; group < kGroups; ++group) {
           if (group >= groups) break;
@@ -238,12 +238,12 @@ struct SkinnyProduct {
 
   // Brings a group's sums of this lane to where the block adds them, and forgets them.
   LORAMUX_DEVICE void PutSums(int group, float (&to)[kParts][8][kUnitRows + 1]) {
+    const int part = kTensor ? warp : warp * 4 + quarter;
     LORAMUX_UNROLL
     for (int tile = 0; tile < kTiles; ++tile) {
       float(&mine)[kLaneSums] = sums[tile][group];
       LORAMUX_UNROLL
       for (int i = 0; i < kLaneSums; ++i) {
-        const int part = kTensor ? warp : warp * 4 + quarter;
         const int row = kTensor ? 2 * quarter + i % 2 : i % 8;
         const int half = kTensor ? i / 2 : i / 8;
         to[part][row][tile * 16 + half * 8 + pair_row] = mine[i];
@@ -277,7 +277,7 @@ struct SkinnyProduct {
 
   LORAMUX_DEVICE void Run() {
     for (int i = 0; i < kDepth - 1; ++i) Fetch();
-    const std::int32_t slots = Slots();
+    const std::int32_t slots = (k + kSteps * kStep - 1) / (kSteps * kStep);
     for (std::int64_t unit = BlockX(); unit < units; unit += GridX()) {
       for (std::int32_t at = 0; at < slots; ++at) {
         CopyAsyncWait<kDepth - 2>();
