@@ -71,7 +71,7 @@ class Rank {
   }
 
   // All runs in one batch, their prompts in two steps; the logits of the second, and the sums of its hidden states.
-  std::vector<float> Compute(StepResult& result) {
+  std::vector<float> Compute(StepResult& result, bool with_adapters = true) {
     for (const bool rest : {false, true}) {
       StepForTest<LoraView> step;
       std::uint32_t next_page = 0;
@@ -82,7 +82,8 @@ class Rank {
         CHECK_LE(next_page, kPages);
         const std::int64_t begin = rest ? half : 0, count = rest ? size - half : half;
         if (count == 0) continue;
-        const LoraView* const view = adapter.empty() ? nullptr : &adapters_.at(adapter)->built.view;
+        const bool adapts = with_adapters && !adapter.empty();
+        const LoraView* const view = adapts ? &adapters_.at(adapter)->built.view : nullptr;
         if (rest) step.batch.pools.Add(static_cast<std::int64_t>(step.batch.tokens.size()), count, {});
         step.Add({prompt.data() + begin, static_cast<std::size_t>(count)}, begin, pages, view, rest ? count : 0, size);
       }
@@ -196,6 +197,26 @@ TEST_P(GoldenPartsTest, AreBitwiseTheWhole) {
     ASSERT_NO_FATAL_FAILURE(ExpectSameAsWhole(GetParam(), whole, ranks));
   }
   if (!shared) GTEST_SKIP() << "its ranks cannot share it: recurrent layers, or too few heads";
+}
+
+// The ranks exchange as many bytes with adapters as without.
+TEST(GoldenPartsTestOfBytes, AdaptersAddNoExchange) {
+  auto ends = MakeThreadGroup(2, kWaitLimit);
+  Rank first("llama2", {0, 2}, ends[0].get()), second("llama2", {1, 2}, ends[1].get());
+  ASSERT_FALSE(first.adapters().empty());
+  std::vector<std::int64_t> bytes;
+  for (const bool with_adapters : {false, true}) {
+    std::thread other([&] {
+      StepResult ignored;
+      second.Compute(ignored, with_adapters);
+    });
+    StepResult result;
+    first.Compute(result, with_adapters);
+    other.join();
+    bytes.push_back(ends[0]->step_bytes());
+  }
+  EXPECT_GT(bytes[0], 0);
+  EXPECT_EQ(bytes[1], 2 * bytes[0]);
 }
 
 // Products with integers, of rows that begin within a panel of the whole matrix too.

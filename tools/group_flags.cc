@@ -36,7 +36,7 @@ Result<std::string> DigestOfSamples(const fs::path& path) {
   const std::uint64_t size = file.size();
   std::string sampled = std::to_string(size);
   for (std::uint64_t block = 0; block < kBlocks; ++block) {
-    const std::uint64_t first = size <= kBlock ? 0 : (size - kBlock) / (kBlocks - 1) * block;
+    const std::uint64_t first = size <= kBlock ? 0 : (size - kBlock) * block / (kBlocks - 1);
     std::string bytes(static_cast<std::size_t>(std::min(kBlock, size - first)), '\0');
     RETURN_IF_ERROR(file.ReadAt(first, std::as_writable_bytes(std::span(bytes)), path));
     sampled += bytes;

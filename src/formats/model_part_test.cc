@@ -78,7 +78,7 @@ TEST(ModelPart, WhatDoesNotDivideIsRefusedByName) {
   ModelConfig config = Config();
   EXPECT_TRUE(CheckParts(config, 1).ok());
   EXPECT_THAT(CheckParts(config, 5).error().message,
-              HasSubstr("its attention heads (num_attention_heads) are 12; expected one of 1, 2, 4, 12"));
+              HasSubstr("its attention heads (num_attention_heads) are 12; expected one of 1, 2, 4"));
   EXPECT_THAT(CheckParts(config, 3).error().message, HasSubstr("num_key_value_heads"));
   EXPECT_EQ(CheckParts(config, 0).error().code, ErrorCode::kInvalidArgument);
   config.intermediate_size = 2;
