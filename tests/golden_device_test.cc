@@ -44,8 +44,8 @@ class GoldenDeviceTest : public ::testing::TestWithParam<std::string> {
     auto loaded = DeviceModel::Load(golden_.model_directory, *device_,
                                     {.added_tokens = golden_.model->config().added_tokens}, nullptr);
     const ModelConfig& config = golden_.model->config();
-    const bool beside = config.recurrent && config.recurrent->beside_attention;
-    if (config.other_heads || beside || !config.layer_parts.empty()) {
+    const bool in_parts = !config.layer_parts.empty() || config.block_scales != BlockScales();
+    if (config.other_heads || in_parts || (config.recurrent && config.recurrent->beside_attention)) {
       ASSERT_FALSE(loaded.ok());
       ASSERT_THAT(loaded.error().message, testing::HasSubstr(std::string("does not compute models of family ") +
                                                              ModelFamilyName(config.family)));

@@ -93,10 +93,10 @@ Status CheckParts(const ModelConfig& whole, std::int64_t ranks) {
                            "--tensor-parallel-size");
   }
   const std::string model = ModelFamilyName(whole.family);
-  if (whole.recurrent) {
-    return Unsupported("--tensor-parallel-size: a " + model +
-                           " model has recurrent layers, which ranks cannot share; expected 1, found " +
-                           std::to_string(ranks),
+  if (whole.recurrent || !whole.layer_parts.empty()) {
+    return Unsupported("--tensor-parallel-size: a " + model + " model has " +
+                           (whole.recurrent ? "recurrent layers" : "layers of one part each") +
+                           ", which ranks cannot share; expected 1, found " + std::to_string(ranks),
                        "--tensor-parallel-size");
   }
   const std::string obstacle = Obstacle(whole, ranks);

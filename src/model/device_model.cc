@@ -54,7 +54,6 @@ Status CheckStates(const RecurrentConfig& states) {
 
 // Error: a model that the kernels cannot compute.
 Status CheckSupported(const ModelConfig& config) {
-  if (config.experts) RETURN_IF_ERROR(CheckExperts(*config.experts, config.hidden_size));
   if (config.other_heads || config.value_norm || config.layer_scales || config.layer_input_size > 0) {
     return Unsupported(std::string("a device does not compute models of family ") + ModelFamilyName(config.family) +
                            " yet, whose layers differ in their heads; start with --device cpu",
@@ -69,6 +68,7 @@ Status CheckSupported(const ModelConfig& config) {
             "with --device cpu",
         "model_type");
   }
+  if (config.experts) RETURN_IF_ERROR(CheckExperts(*config.experts, config.hidden_size));
   if (config.recurrent) RETURN_IF_ERROR(CheckStates(*config.recurrent));
   if (config.head_dim <= gpu::kMaxHeadDim) return Ok{};
   return Unsupported("a device computes heads of at most " + std::to_string(gpu::kMaxHeadDim) +

@@ -95,7 +95,7 @@ def gpt_oss(hidden, intermediate, **more):
 
 
 # Mixtures with a shared expert, whose sizes are those of nothing else.
-SHARED = {"moe_intermediate_size": 20, "shared_expert_intermediate_size": 28, "num_experts": 6, "num_experts_per_tok": 3}
+SHARED = {"moe_intermediate_size": 16, "shared_expert_intermediate_size": 48, "num_experts": 6, "num_experts_per_tok": 3}
 NEXT_LINEAR = ["in_proj_qkvz", "in_proj_ba", "out_proj"]
 
 
