@@ -114,7 +114,7 @@ def model_section(bench):
 
 # Bits of a weight with its scales; instructions for a weight of a lane, from the machine code (sm_90, bf16, up to 8 rows):
 # all of the loop over k, the ends of units included, divided by the weights of one pass.
-FORMS = {"q8": (8.5, 197 / 16), "q4": (5, 308 / 32), "int4, groups of 128": (4.25, 308 / 32)}
+FORMS = {"q8": (8.5, 300 / 32), "q4": (5, 308 / 32), "int4, groups of 128": (4.25, 308 / 32)}
 # What an H200 issues at most: 132 multiprocessors, 4 warps in each cycle, 1.98 GHz.
 LANES_PER_US = 132 * 4 * 32 * 1980
 
