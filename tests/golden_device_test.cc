@@ -68,12 +68,12 @@ class GoldenDeviceTest : public ::testing::TestWithParam<std::string> {
 
   // What the refusal of a model that a device does not compute says; empty: it computes the model.
   static std::string RefusalOf(const ModelConfig& config) {
-    if (config.experts && config.experts->intermediate_size % 8 != 0)
-      return "an intermediate size that is a multiple of 8, but the model has " +
-             std::to_string(config.experts->intermediate_size);
     const bool beside = config.recurrent && config.recurrent->beside_attention;
-    if (!config.other_heads && !beside && config.layer_parts.empty()) return {};
-    return std::string("does not compute models of family ") + ModelFamilyName(config.family);
+    if (config.other_heads || beside || !config.layer_parts.empty())
+      return std::string("does not compute models of family ") + ModelFamilyName(config.family);
+    if (!config.experts || config.experts->intermediate_size % 8 == 0) return {};
+    return "an intermediate size that is a multiple of 8, but the model has " +
+           std::to_string(config.experts->intermediate_size);
   }
 
   void Add(const GoldenRun& run, const DeviceLoraView* adapter, std::vector<Request>& to) {
