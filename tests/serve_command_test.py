@@ -116,7 +116,7 @@ class OtherServers(unittest.TestCase):
 
     def test_what_is_not_served_is_refused_with_what_to_use(self):
         for arguments, words in [
-                (["--quantization", "fp8"], "--weights q8"), (["--tensor-parallel-size", "2"], "one process"),
+                (["--quantization", "fp8"], "--weights q8"), (["--tensor-parallel-size", "2"], "mpirun -n 2"),
                 (["--lora", "x.gguf"], "--lora-modules NAME=DIR"),
                 (["--lora-paths", '{"lora_name": "a", "lora_path": "/a", "pinned": true}'], "/v1/load_lora_adapter"),
                 (["--lora-modules", '{"name": "a", "path": "/a", "rank": 8}'], "found 'rank'"),
