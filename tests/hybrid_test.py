@@ -23,6 +23,7 @@ class Hybrid:
     model, of_adapters, adapters = "", "", {}
     little_memory = ""  # for few requests
     tokens = 90  # of an answer
+    on_devices = True
 
     def setUp(self):
         self.top = pathlib.Path(tempfile.mkdtemp(prefix="loramux-hybrid-test-"))
@@ -72,6 +73,11 @@ class Hybrid:
     def test_the_emulated_device_answers_together_as_alone(self):
         self.tokens = 8
         flags = ["--device", "emulated", "--max-num-batched-tokens", "24"]
+        if not self.on_devices:
+            refused = subprocess.run(self.command(*flags), capture_output=True, text=True, timeout=PATIENCE)
+            self.assertNotEqual(refused.returncode, 0)
+            self.assertRegex(refused.stderr, "does not compute models of family .* start with --device cpu")
+            return
         server = Server.run(self.command(*flags, "--device-memory", "4MiB", "--state-snapshot-tokens", "0"))
         alone = [self.answer(server, *asked) for asked in ASKED]
         self.assertEqual(len({logprobs[0] for _, logprobs in alone}), len(ASKED))
@@ -151,6 +157,7 @@ class DeltaNetWithExperts(Hybrid, unittest.TestCase):
 class Mamba2BesideAttention(Hybrid, unittest.TestCase):
     model, of_adapters, adapters = "falcon_h1_norm_first", "falcon_h1_norm_first", {"all": "in_r4", "z": "down_r2"}
     little_memory = "256KiB"
+    on_devices = False
 
 
 class Mamba2(Hybrid, unittest.TestCase):

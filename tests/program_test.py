@@ -223,7 +223,7 @@ class CommandLine(unittest.TestCase):
         self.assertLess(q4["weight_bytes"], q8["weight_bytes"])
         self.assertGreater(q4["activation_bytes"], 0)
         self.assertIn("emulated", report)
-        refused = json.loads(self.run_program("inspect", str(ROOT / "tests/golden/models/qwen3_5/model"), "--json").stdout)
+        refused = json.loads(self.run_program("inspect", str(ROOT / "tests/golden/models/gemma4/model"), "--json").stdout)
         self.assertRegex(refused["device"], "does not compute models of family")
 
     def test_inspect_says_what_else_a_folder_holds(self):
