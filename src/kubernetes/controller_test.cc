@@ -94,8 +94,9 @@ class ApiServer {
         const std::lock_guard lock(mutex_);
         std::string lines;
         if (after < oldest_) return Body("{\"type\":\"ERROR\",\"object\":{\"code\":410}}\n");
-        for (const auto& [version, line] : events_) lines += version > after ? line : "";
-        if (!lines.empty() || broken) {
+        const bool silent = broken;  // what happens from then on, a watch under way does not say either
+        for (const auto& [version, line] : events_) lines += version > after && !silent ? line : "";
+        if (!lines.empty() || silent) {
           return {
               fmt::format("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
                           "{:x}\r\n{}\r\n0\r\n\r\n",
