@@ -60,9 +60,12 @@ class Hybrid:
         self.assertRegex(server.stop(), "linear attention: a sequence's states take .* no prefix is cached")
         server = Server.run(self.command("--device-memory", self.little_memory, "--max-num-batched-tokens", "24",
                                          "--state-snapshot-tokens", "16", "--record", str(self.top / "recording")))
-        with concurrent.futures.ThreadPoolExecutor(len(ASKED)) as pool:
-            together = list(pool.map(lambda asked: self.answer(server, *asked), ASKED * 2))
-        self.assertEqual(together, alone * 2)
+        for _ in range(20):  # until enough of them meet
+            with concurrent.futures.ThreadPoolExecutor(len(ASKED)) as pool:
+                together = list(pool.map(lambda asked: self.answer(server, *asked), ASKED * 2))
+            self.assertEqual(together, alone * 2)
+            if server.metric("vllm:num_preemptions_total") > 0:
+                break
         self.assertGreater(server.metric("vllm:num_preemptions_total"), 0)
         self.assertEqual([self.answer(server, *asked) for asked in ASKED * 2], alone * 2)
         self.assertGreater(server.metric("vllm:prefix_cache_hits_total"), 0)

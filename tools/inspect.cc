@@ -31,6 +31,7 @@
 #include "model/device_model.h"
 #include "model/model_tensors.h"
 #include "quant/model_source.h"
+#include "runtime/placed_model.h"
 #include "schedule/system_spec.h"
 #include "server/completion/adapter_text.h"
 #include "tensor/weight_format.h"
@@ -296,8 +297,8 @@ void AddDevices(Report& report) {
   for (ReportLine& line : InspectDevices()) {
     if (line.key == "kind") continue;
     if (line.value.contains("compute_capability") && fit.is_object()) {
-      const std::int64_t left = line.value["memory_bytes"].get<std::int64_t>() -
-                                fit["stored"]["weight_bytes"].get<std::int64_t>() -
+      const auto memory = line.value["memory_bytes"].get<std::int64_t>();
+      const std::int64_t left = memory - DeviceReserve(memory) - fit["stored"]["weight_bytes"].get<std::int64_t>() -
                                 fit["stored"]["activation_bytes"].get<std::int64_t>();
       line.value["left_bytes"] = left;
       line.text += left > 0 ? "; the model leaves " + FormatBytes(left) + " of it"

@@ -643,7 +643,9 @@ Result<DeviceWeights> UploadModelWeights(const ModelConfig& config, ModelSource&
   auto weights = WriteWeights(TensorSource(tensors, AlibiSlopes(config), options, progress), device);
   if (weights.ok() || weights.error().code != ErrorCode::kResourceExhausted || options.layers) return weights;
   const auto bytes = [&](WeightFormat format) {
-    return FormatBytes(PlanModelWeights(config, tensors, {.layers = format}).bytes);
+    WeightOptions fewer = options;
+    fewer.layers = format;
+    return FormatBytes(PlanModelWeights(config, tensors, fewer).bytes);
   };
   return ResourceExhausted(weights.error().message + "; --weights q8 takes " + bytes(WeightFormat::kQ8) +
                                ", --weights q4 " + bytes(WeightFormat::kQ4),

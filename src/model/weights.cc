@@ -312,7 +312,8 @@ Status CheckMemory(const ModelTensors& tensors, const WeightOptions& options) {
   const std::int64_t needed = CopiedBytes(tensors, options.layers, EmbeddingFormat(options));
   if (needed <= memory) return Ok{};
   const auto with = [&](WeightFormat format) {
-    const WeightOptions fewer = {.layers = format};
+    WeightOptions fewer = options;
+    fewer.layers = format;
     return FormatBytes(CopiedBytes(tensors, fewer.layers, EmbeddingFormat(fewer)));
   };
   return ResourceExhausted("the weights take " + FormatBytes(needed) + ", but this machine has " + FormatBytes(memory) +

@@ -434,6 +434,8 @@ Status CheckModelOptGroups(const JsonFields& fields, const QuantScheme& scheme) 
     if (!type) return weights.Missing("type", "float");
     if (*type != "float") return NotServed(weights, "type", "float");
     ASSIGN_OR_RETURN(const std::int64_t bits, weights.RequiredInt("num_bits", 1, 64));
+    ASSIGN_OR_RETURN(const bool dynamic, weights.BoolOr("dynamic", false));
+    if (dynamic) return NotServed(weights, "dynamic", "weights with stored scales");
     if (bits != scheme.bits)
       return NotServed(weights, "num_bits", std::to_string(scheme.bits) + " with this quant_algo");
     if (scheme.store != Store::kFloat4) continue;

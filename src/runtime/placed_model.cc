@@ -12,13 +12,12 @@
 #include "runtime/gpu_executor.h"
 
 namespace loramux {
-namespace {
 
-// What an automatic size of the device's pool leaves free, for batches that are larger than expected and for the
-// driver.
-std::int64_t ReserveOf(const Device& device) {
-  return std::clamp<std::int64_t>(device.properties().memory / 50, std::int64_t{256} << 20, std::int64_t{1} << 30);
+std::int64_t DeviceReserve(std::int64_t memory) {
+  return std::clamp<std::int64_t>(memory / 50, std::int64_t{256} << 20, std::int64_t{1} << 30);
 }
+
+namespace {
 
 // What the files have quantised and the device cannot keep so.
 void LogWidened(const DeviceWeights& weights) {
@@ -100,7 +99,7 @@ Status PlacedModel::Reserve(const ExecutorOptions& options, const KvLayout& layo
 
 Result<std::unique_ptr<PagePool>> PlacedModel::MakeDevicePool(std::int64_t bytes, std::int64_t page_bytes) const {
   if (device_ == nullptr) return PagePool::Create("device", bytes, page_bytes);
-  const std::int64_t free = device_->FreeMemory(), most = free - ReserveOf(*device_);
+  const std::int64_t free = device_->FreeMemory(), most = free - DeviceReserve(device_->properties().memory);
   const std::int64_t taken = bytes > 0 ? bytes : most;
   if (taken > free || taken < page_bytes) {
     const std::string found = bytes > 0 ? ", found " + FormatBytes(bytes) : "";

@@ -31,6 +31,10 @@ struct TransferOptions {
   ThreadedTransferOptions on_threads;  // only on the CPU
 };
 
+// What an automatic size of the pool leaves free of a device with so much memory, for batches that are larger than
+// expected and for the driver.
+std::int64_t DeviceReserve(std::int64_t memory);
+
 // Owns the model and holds the device. All that it makes refers to it and must go first. Thread-safe where it is const;
 // one executor computes at a time.
 class PlacedModel {
