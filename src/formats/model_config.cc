@@ -581,19 +581,35 @@ Status TakeTextPart(nlohmann::json& object, std::string& label) {
   return Ok{};
 }
 
-// Gives Nemotron-H's layers the names of their types: NVIDIA's files have a letter for each. Their list says how many
-// there are.
-void TakeLayerTypes(nlohmann::json& object) {
+bool IsOfNemotronH(const nlohmann::json& object) {
   const auto type = object.find("model_type");
-  if (type == object.end() || *type != "nemotron_h") return;
-  const auto pattern = object.find("hybrid_override_pattern");
+  if (type != object.end() && !type->is_null()) return *type == "nemotron_h";
+  const auto classes = object.find("architectures");
+  return classes != object.end() && classes->is_array() && !classes->empty() &&
+         (*classes)[0] == InfoOf(ModelFamily::kNemotronH).architecture;
+}
+
+// Gives Nemotron-H's layers the names of their types: NVIDIA's files have a letter for each. Their list says how many
+// there are. Older names of other fields win, as in transformers.
+void TakeLayerTypes(nlohmann::json& object) {
+  if (!IsOfNemotronH(object)) return;
+  for (const auto& [older, name] : {std::pair{"mamba_n_groups", "n_groups"},
+                                    {"mamba_d_conv", "conv_kernel"},
+                                    {"mamba_expand", "expand"},
+                                    {"mamba_conv_bias", "use_conv_bias"},
+                                    {"mamba_dt_limit", "time_step_limit"}}) {
+    const auto found = object.find(older);
+    if (found != object.end() && !found->is_null()) object[name] = nlohmann::json(*found);
+  }
   for (const char* key : {"layer_types", "layers_block_type"}) {
     const auto list = object.find(key);
     if (list != object.end() && list->is_array()) object["layer_types"] = nlohmann::json(*list);
   }
-  if (!object.contains("layer_types") && pattern != object.end() && pattern->is_string()) {
+  const auto pattern = object.find("hybrid_override_pattern"), own = object.find("layer_types");
+  const bool has_types = own != object.end() && !own->is_null();
+  if (!has_types && pattern != object.end() && pattern->is_string()) {
     nlohmann::json types = nlohmann::json::array();
-    for (const char letter : pattern->get_ref<const std::string&>()) {
+    for (const char letter : std::string(pattern->get_ref<const std::string&>())) {
       const std::string named(1, letter);
       types.push_back(letter == 'M'   ? "linear_attention"
                       : letter == '*' ? "full_attention"
@@ -603,7 +619,8 @@ void TakeLayerTypes(nlohmann::json& object) {
     }
     object["layer_types"] = std::move(types);
   }
-  if (object.contains("layer_types")) object["num_hidden_layers"] = object["layer_types"].size();
+  const auto types = object.find("layer_types");
+  if (types != object.end() && types->is_array()) object["num_hidden_layers"] = types->size();
 }
 
 // Gives the fields of Bloom's files the names that other families have.

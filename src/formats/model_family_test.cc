@@ -530,6 +530,19 @@ TEST(ModelFamilyTest, NemotronH) {
   ASSERT_TRUE(parsed.ok()) << parsed.error().message;
   EXPECT_EQ(parsed->layer_parts, c.layer_parts);
   EXPECT_EQ(parsed->recurrent->most_step, std::numeric_limits<double>::infinity());
+  // Without model_type, and with the list's older name alone.
+  json by_class = NemotronH();
+  by_class.erase("model_type");
+  EXPECT_EQ(Parsed(by_class).layer_parts, c.layer_parts);
+  EXPECT_EQ(Parsed(by_class).experts->layers, c.experts->layers);
+  old["layer_types"] = nullptr;
+  EXPECT_EQ(Parsed(old).layer_parts, c.layer_parts);
+  // Older names win.
+  const ModelConfig renamed = Parsed(NemotronH(
+      {{"mamba_d_conv", 3}, {"mamba_conv_bias", false}, {"use_conv_bias", true}, {"mamba_dt_limit", {0.0, 0.5}}}));
+  EXPECT_EQ(renamed.recurrent->conv_width, 3);
+  EXPECT_FALSE(renamed.recurrent->conv_bias);
+  EXPECT_EQ(renamed.recurrent->most_step, 0.5);
   const ModelConfig dense = Parsed(NemotronH({{"layers_block_type", {"mamba", "mlp", "attention", "mlp"}}}));
   EXPECT_FALSE(dense.experts);
 }
